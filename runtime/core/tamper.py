@@ -1,0 +1,425 @@
+"""The tamper check: whether every hop added up and unmasked what it was given, and who lied if not.
+
+It works per plane, in the field F_p of the plane's prime modulus, on **extended vectors**: the d coordinates that are
+the parameters, then rho blinder coordinates. Everything that travels is extended. Silo i draws its blinders b_i and
+masks all d + rho coordinates alike, and every hop adds up and unmasks all of them:
+
+    c_i   = (x_i, b_i) + mask_{i,1} + ... + mask_{i,k} + (the aggregator's layer of i)      what silo i sends
+    in_1  = sum_i c_i           in_{h+1} = out_h           out_h = in_h - sum_i mask_{i,h}
+
+When the hops have signed all of that, the silos toss a coin. It gives a_1..a_rho in F_p^d and with them, for an
+extended vector v, the scalars ``l_j(v) = <a_j, v[:d]> + v[d + j]``. They are linear, so whatever holds between vectors
+holds between scalars, and an error that was made before the coin was known goes unseen with probability p^-rho.
+
+**Why the scalars say nothing.** From l(c_i) and all sigma_{i,h} = l(mask_{i,h}) anybody computes l of x_i and b_i plus
+the aggregator's layer. That layer's sigma is not published, for nobody needs it, but the aggregator knows it, so it
+hides nothing. The blinders do: l_j adds b_ij, which is uniform and used nowhere else, so l(x_i, b_i) is uniform too.
+Together with the sum of the extended vectors, which the aggregator sees, the scalars of a cohort are uniform among
+those that add up to l of that sum. A second coin over the same blinders would cancel them and give away
+<a_j - a'_j, x_i>: one coin per attempt, and new blinders in every attempt.
+
+**What it does not say.** A silo's sigma is believed until its seed is opened. A hop that alters the sum by e, with a
+silo that adds l(e) to its sigma, passes: that silo could have sent x_i + e itself.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from silomix.runtime.core.digest import digest, frame
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.kernels import compiled
+from silomix.runtime.core.masks import Stream
+from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.plan import Level, Plan
+
+SOUNDNESS_BITS = 72
+"""An error passes with probability 2^-72 at most. Shares are committed to before any is shown, so there is nothing to
+grind offline: every further try costs the adversary an attempt in which somebody is named."""
+SHARE_BYTES = 32
+"""A share is as long as the digest that commits to it, so that it can't be guessed from its commitment."""
+KEY_BYTES = 32
+BLOCK = 1 << 12
+"""Terms between two reductions of a dot product: 20-bit coefficients times 32-bit words stay below 2^64."""
+
+Scalars = tuple[tuple[int, ...], ...]
+"""For each plane its rho scalars below p: the values of l, or the blinder coordinates of one extended vector."""
+
+
+def rho(p: int) -> int:
+    """Return the least rho with p^rho >= 2^72: how many blinders and scalars a plane of modulus p has.
+
+    9 for every 9-bit prime: eight factors below 2^9 stay below 2^72 (503^8 is 2^71.8).
+    """
+    power, least = p, 1
+    while power < 1 << SOUNDNESS_BITS:
+        power, least = power * p, least + 1
+    return least
+
+
+def rhos(plan: Plan) -> tuple[int, ...]:
+    """Return rho for each plane, or refuse a plan whose moduli need not be primes: without a field no error bound."""
+    if plan.level is not Level.MALICIOUS:
+        raise LocalFault(
+            Reason.PLAN_INFEASIBLE,
+            f"the tamper check needs prime moduli and this plan is for level {plan.level}: "
+            f"plan for level {Level.MALICIOUS}",
+            bound="level",
+            found=str(plan.level),
+        )
+    return tuple(rho(p) for p in plan.moduli)
+
+
+def blinders(plan: Plan, rng: Callable[[int], bytes]) -> Scalars:
+    """Draw a silo's blinder coordinates for one attempt: exactly uniform, by redrawing what lies beyond p."""
+    return tuple(tuple(_uniform(p, rng) for _ in range(n)) for p, n in zip(plan.moduli, rhos(plan), strict=True))
+
+
+def _uniform(p: int, rng: Callable[[int], bytes]) -> int:
+    width = (p - 1).bit_length()
+    while True:
+        drawn = int.from_bytes(rng((width + 7) // 8), "little") & ((1 << width) - 1)
+        if drawn < p:
+            return drawn
+
+
+def commit(share: bytes, silo: str, context: bytes) -> bytes:
+    """Commit to a share of the coin before anybody shows one.
+
+    `context` is all that the coin is about (manifest, cohort, the countersigned roots), so that no share serves twice;
+    the silo's name is in it so that nobody passes a copy of another's commitment, and later share, off as their own.
+    """
+    if len(share) != SHARE_BYTES:
+        raise LocalFault(
+            Reason.SHAPE_MISMATCH,
+            f"a share of the coin has {SHARE_BYTES} bytes, not {len(share)}",
+            found=len(share),
+            expected=SHARE_BYTES,
+        )
+    return digest("tamper-commit", context, silo, share)
+
+
+def coin(context: bytes, commitments: Mapping[str, bytes], shares: Mapping[str, bytes]) -> bytes:
+    """Combine the shares of a cohort, or name who keeps the coin from being tossed.
+
+    The cohort is whoever committed, and every one of them counts: if a missing share were skipped, colluders could look
+    at the others' shares and choose among the coins that they get by showing theirs or not.
+    """
+    if not commitments:
+        raise LocalFault(Reason.SHAPE_MISMATCH, "a coin without commitments could be foreseen: wait for the cohort's")
+    for silo, share in sorted(shares.items()):
+        if len(share) != SHARE_BYTES or commit(share, silo, context) != commitments.get(silo):
+            raise PeerFault(
+                Reason.SHARE_MISMATCH, f"silo {silo} showed a share of the coin that it had not committed to", silo=silo
+            )
+    if missing := sorted(commitments.keys() - shares.keys()):
+        raise PeerFault(
+            Reason.SHARE_MISSING,
+            f"unresponsive: {', '.join(missing)} did not show a share of the coin, so the round ends",
+            silo=missing[0],
+            missing=len(missing),
+        )
+    return digest("tamper-coin", context, *(part for silo in sorted(shares) for part in (silo, shares[silo])))
+
+
+class Coefficients:
+    """a_1..a_rho of every plane, made from the coin one chunk at a time and in any order, never held as a whole."""
+
+    def __init__(self, coin: bytes, plan: Plan, d: int, chunk_parameters: int) -> None:
+        """`d` parameters in chunks of `chunk_parameters`, the last one shorter: everybody must agree on both."""
+        for name, value in (("d", d), ("chunk_parameters", chunk_parameters)):
+            if value < 1:
+                raise LocalFault(Reason.SHAPE_MISMATCH, f"{name} is {value}: give at least 1", found=value, expected=1)
+        self.plan, self.rhos = plan, rhos(plan)
+        self.d, self.chunk_parameters = d, chunk_parameters
+        self.chunks = -(-d // chunk_parameters)
+        self.planes = [[plane for plane, n in enumerate(self.rhos) if j < n] for j in range(max(self.rhos))]
+        self._streams: list[Stream] = []
+        for j, planes in enumerate(self.planes):
+            info = frame("tamper", plan.digest, d, chunk_parameters, j)
+            key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(coin)
+            self._streams.append(Stream(key, tuple(plan.moduli[plane] for plane in planes), chunk_parameters))
+        self._latest: tuple[int, tuple[Residues, ...]] = (-1, ())
+
+    def length(self, index: int) -> int:
+        """Parameters in a chunk."""
+        if not 0 <= index < self.chunks:
+            raise LocalFault(
+                Reason.SHAPE_MISMATCH,
+                f"there is no chunk {index}: {self.d} parameters make {self.chunks}",
+                found=index,
+                expected=self.chunks,
+            )
+        return min(self.chunk_parameters, self.d - index * self.chunk_parameters)
+
+    def chunk(self, index: int) -> tuple[Residues, ...]:
+        """Return for each j the rows of a_j, one per plane of ``planes[j]`` (a wider prime has fewer j).
+
+        The latest chunk is kept, so that folds over several vectors in step pay for it once.
+        """
+        at, rows = self._latest
+        if at != index:
+            length = self.length(index)
+            rows = tuple(stream.chunk(index, length) for stream in self._streams)
+            self._latest = (index, rows)
+        return rows
+
+
+class Fold:
+    """l of one extended vector, for every plane and j, from its chunks in any order.
+
+    Linear: the scalars of a sum are the sums of the scalars mod p.
+    """
+
+    def __init__(self, coin: bytes, plan: Plan, d: int, chunk_parameters: int) -> None:
+        """Start with an empty vector of `d` parameters; its blinder coordinates come at the end."""
+        self._coefficients = Coefficients(coin, plan, d, chunk_parameters)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums = [[0] * n for n in self._coefficients.rhos]
+        self._seen: set[int] = set()
+
+    def sibling(self) -> Self:
+        """Start a fold of another vector under the same coin; in step, the two share the work on coefficients."""
+        other = copy(self)
+        other._clear()
+        return other
+
+    def update(self, chunk_index: int, residues: Residues) -> None:
+        """Take in one chunk: a row of residues per plane, the parameters only."""
+        a = self._coefficients
+        expected = (len(a.rhos), a.length(chunk_index))
+        if residues.shape != expected:
+            raise LocalFault(
+                Reason.SHAPE_MISMATCH,
+                f"chunk {chunk_index} has (planes, parameters) = {expected}, not {residues.shape}",
+                chunk=chunk_index,
+            )
+        if residues.dtype not in (np.uint16, np.uint32):
+            raise LocalFault(
+                Reason.UNSUPPORTED_DTYPE,
+                f"residues are uint16 or uint32, not {residues.dtype}",
+                found=str(residues.dtype),
+            )
+        if chunk_index in self._seen:
+            raise LocalFault(Reason.SHAPE_MISMATCH, f"chunk {chunk_index} was folded already", chunk=chunk_index)
+        for j, (planes, rows) in enumerate(zip(a.planes, a.chunk(chunk_index), strict=True)):
+            for plane, row in zip(planes, rows, strict=True):
+                p = a.plan.moduli[plane]
+                self._sums[plane][j] = (self._sums[plane][j] + dot(row, residues[plane], p)) % p
+        self._seen.add(chunk_index)
+
+    def finish(self, blinder_values: Scalars) -> Scalars:
+        """Add the vector's own blinder coordinates v[d + j] and return l_j(v) per plane."""
+        a = self._coefficients
+        if len(self._seen) != a.chunks:
+            raise LocalFault(
+                Reason.SHAPE_MISMATCH,
+                f"{len(self._seen)} of {a.chunks} chunks were folded: fold them all",
+                found=len(self._seen),
+                expected=a.chunks,
+            )
+        if tuple(map(len, blinder_values)) != a.rhos:
+            raise LocalFault(
+                Reason.SHAPE_MISMATCH,
+                f"the planes have {a.rhos} blinder coordinates, not {tuple(map(len, blinder_values))}",
+            )
+        return tuple(
+            tuple((s + int(b)) % p for s, b in zip(sums, row, strict=True))
+            for p, sums, row in zip(a.plan.moduli, self._sums, blinder_values, strict=True)
+        )
+
+
+def dot(a: Residues, v: Residues, p: int) -> int:
+    """Return <a, v> mod p for coefficients below p and any words, reduced or not."""
+    return int(_dot(a, v, np.uint64(p)))
+
+
+@compiled
+def _dot(a: Residues, v: Residues, p: np.uint64) -> np.uint64:
+    total = np.uint64(0)
+    for start in range(0, len(a), BLOCK):
+        block = np.uint64(0)
+        for i in range(start, min(start + BLOCK, len(a))):
+            block += np.uint64(a[i]) * np.uint64(v[i])
+        total += block % p
+    return total % p
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The scalars that a silo publishes: of the extended vector that it sent, and of each mask in it."""
+
+    silo: str
+    sent: Scalars
+    """l(c_i), over the d parameters and the blinder coordinates as they were sent, masked."""
+    masks: tuple[Scalars, ...]
+    """sigma_{i,h} for the hops in the chain's order, over all d + rho coordinates of the mask; not the aggregator's."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The scalars that a hop publishes: of the extended vector that it took in and of the one that it sent on."""
+
+    hop: str
+    taken: Scalars
+    """l(in_h), at the first hop over the sum of what the cohort sent."""
+    sent: Scalars
+    """l(out_h), over in_h without this hop's masks."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The scalars that the aggregator publishes. Without them the last hop could state any l(out_k) that balances."""
+
+    node: str
+    taken: Scalars
+    """l over the extended vector that the last hop sent, still under the aggregator's layer."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """All that is published in one attempt, signatures checked: what everybody verifies."""
+
+    submissions: tuple[Submission, ...]
+    passages: tuple[Passage, ...]
+    """In the chain's order."""
+    arrival: Arrival
+
+
+class Kind(StrEnum):
+    """What an equation is about, and so what evidence settles it."""
+
+    EDGE = "edge"
+    """What was sent against what was taken in: the receiver shows the signed bodies."""
+    HOP = "hop"
+    """What was taken in against what was sent on: the hop opens the seeds of whoever misstated a sigma."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An equation that does not hold in a plane. It accuses nobody yet: `arbitrate` does, with evidence."""
+
+    kind: Kind
+    where: str
+    """Who owes the evidence: the node that the edge leads to, or the hop."""
+    plane: int
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """`where` answers for a total that has to be the sum of what others claim."""
+
+    kind: Kind
+    where: str
+    total: Scalars
+    claims: Mapping[str, Scalars]
+
+    def failing(self, plan: Plan, claims: Mapping[str, Scalars]) -> list[int]:
+        """Return the planes in which these claims do not add up to the total."""
+        summed = _total(plan, claims.values())
+        return [plane for plane, row in enumerate(self.total) if row != summed[plane]]
+
+
+def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
+    """Yield the equations along the chain, from the silos to the aggregator."""
+    claims = {s.silo: s.sent for s in transcript.submissions}
+    for h, passage in enumerate(transcript.passages):
+        yield _Equation(Kind.EDGE, passage.hop, passage.taken, claims)
+        removed = _total(plan, (passage.taken, _negative(plan, passage.sent)))
+        yield _Equation(Kind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
+        claims = {passage.hop: passage.sent}
+    yield _Equation(Kind.EDGE, transcript.arrival.node, transcript.arrival.taken, claims)
+
+
+def verify(plan: Plan, cohort: Collection[str], chain: Sequence[str], transcript: Transcript) -> list[Finding]:
+    """Check every equation and return those that fail, in the chain's order, so that the first one comes first.
+
+    sum_i l(c_i) = l(in_1), l(out_h) = l(in_{h+1}) up to the aggregator, l(in_h) - l(out_h) = sum_i sigma_{i,h}.
+    The sum may be used only if the list is empty. The caller waits until all have published; scalars that are not
+    canonical residues are refused, with the sender's name, for there has to be one way only to state a value.
+    """
+    published = (sorted(s.silo for s in transcript.submissions), [p.hop for p in transcript.passages])
+    if published != (sorted(cohort), list(chain)):
+        raise LocalFault(
+            Reason.SHAPE_MISMATCH,
+            f"scalars were published by {published[0]} and {published[1]}: wait for {sorted(cohort)} and {list(chain)}",
+        )
+    names = [*cohort, *chain, transcript.arrival.node]
+    if len(set(names)) != len(names):
+        raise LocalFault(Reason.SHAPE_MISMATCH, f"two nodes share a name in {names}, so nobody could be named by it")
+    for s in transcript.submissions:
+        if len(s.masks) != len(chain):
+            raise PeerFault(
+                Reason.WRONG_LENGTH,
+                f"{s.silo} published scalars of {len(s.masks)} masks for {len(chain)} hops",
+                node=s.silo,
+                found=len(s.masks),
+                expected=len(chain),
+            )
+        for scalars in (s.sent, *s.masks):
+            _check_scalars(plan, s.silo, scalars)
+    for p in transcript.passages:
+        _check_scalars(plan, p.hop, p.taken)
+        _check_scalars(plan, p.hop, p.sent)
+    _check_scalars(plan, transcript.arrival.node, transcript.arrival.taken)
+    return [
+        Finding(equation.kind, equation.where, plane)
+        for equation in _equations(plan, transcript)
+        for plane in equation.failing(plan, equation.claims)
+    ]
+
+
+def arbitrate(plan: Plan, transcript: Transcript, finding: Finding, opened: Mapping[str, Scalars]) -> tuple[str, ...]:
+    """Name who lied where an equation fails, from the evidence that `finding.where` shows.
+
+    `opened` holds l recomputed from evidence that a third party can check: at a HOP finding over the mask of each seed
+    that the hop opens, by silo; at an EDGE finding over each signed body that the receiver shows, by sender. An honest
+    node knows the truth of every claim and opens the false ones, so no honest pair is ever opened:
+
+    - whose claim differs from what was opened, lied;
+    - if the equation fails even with the opened values in place of the claims, so did `finding.where`: it claims a
+      total that its own evidence does not explain. That names it as well when it opens nothing, or an honest claim.
+    """
+    for equation in _equations(plan, transcript):
+        if (equation.kind, equation.where) == (finding.kind, finding.where):
+            break
+    else:
+        raise LocalFault(
+            Reason.SHAPE_MISMATCH, f"the transcript has no {finding.kind} at {finding.where}", where=finding.where
+        )
+    truth = {name: opened.get(name, claim) for name, claim in equation.claims.items()}
+    liars = [name for name, claim in equation.claims.items() if truth[name] != claim]
+    return (*liars, equation.where) if equation.failing(plan, truth) else tuple(liars)
+
+
+def _total(plan: Plan, terms: Collection[Scalars]) -> Scalars:
+    return tuple(
+        tuple(sum(column) % p for column in zip(*(term[plane] for term in terms), strict=True))
+        for plane, p in enumerate(plan.moduli)
+    )
+
+
+def _negative(plan: Plan, scalars: Scalars) -> Scalars:
+    return tuple(tuple(-x % p for x in row) for p, row in zip(plan.moduli, scalars, strict=True))
+
+
+def _check_scalars(plan: Plan, node: str, scalars: Scalars) -> None:
+    """Refuse scalars that are too few, too many or not reduced, and name whose they are."""
+    found = tuple(map(len, scalars))
+    if found != rhos(plan):
+        raise PeerFault(
+            Reason.WRONG_LENGTH, f"{node}: the planes hold {rhos(plan)} scalars each, not {found}", node=node
+        )
+    for plane, (p, row) in enumerate(zip(plan.moduli, scalars, strict=True)):
+        if not all(0 <= x < p for x in row):
+            raise PeerFault(
+                Reason.RESIDUE_RANGE, f"{node}: a scalar of plane {plane} is not below {p}", node=node, plane=plane
+            )
