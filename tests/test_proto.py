@@ -38,16 +38,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[FileDescriptorProto]
     return list(FileDescriptorSet.FromString(out.read_bytes()).file)
 
 
-Path_ = tuple[int, ...]
+Location = tuple[int, ...]
 
 
-def enum_items(path: Path_, name: str, enum: EnumDescriptorProto) -> Iterator[tuple[Path_, str]]:
+def enum_items(path: Location, name: str, enum: EnumDescriptorProto) -> Iterator[tuple[Location, str]]:
     yield path, name
     for i, value in enumerate(enum.value):
         yield (*path, EnumDescriptorProto.VALUE_FIELD_NUMBER, i), f"{name}.{value.name}"
 
 
-def message_items(path: Path_, name: str, message: DescriptorProto) -> Iterator[tuple[Path_, str]]:
+def message_items(path: Location, name: str, message: DescriptorProto) -> Iterator[tuple[Location, str]]:
     yield path, name
     for i, field in enumerate(message.field):
         yield (*path, DescriptorProto.FIELD_FIELD_NUMBER, i), f"{name}.{field.name}"
@@ -59,7 +59,7 @@ def message_items(path: Path_, name: str, message: DescriptorProto) -> Iterator[
         yield from message_items((*path, DescriptorProto.NESTED_TYPE_FIELD_NUMBER, i), f"{name}.{nested.name}", nested)
 
 
-def items(file: FileDescriptorProto) -> Iterator[tuple[Path_, str]]:
+def items(file: FileDescriptorProto) -> Iterator[tuple[Location, str]]:
     """Every message, field, oneof, enum and value of a file, with its path in the descriptor."""
     for i, message in enumerate(file.message_type):
         yield from message_items((FileDescriptorProto.MESSAGE_TYPE_FIELD_NUMBER, i), message.name, message)
@@ -67,7 +67,7 @@ def items(file: FileDescriptorProto) -> Iterator[tuple[Path_, str]]:
         yield from enum_items((FileDescriptorProto.ENUM_TYPE_FIELD_NUMBER, i), enum.name, enum)
 
 
-def comments(file: FileDescriptorProto) -> dict[Path_, str]:
+def comments(file: FileDescriptorProto) -> dict[Location, str]:
     return {tuple(at.path): at.leading_comments for at in file.source_code_info.location}
 
 
@@ -87,7 +87,7 @@ def test_everything_has_a_comment(files: list[FileDescriptorProto]) -> None:
 
 
 def test_every_field_names_what_refuses_it(files: list[FileDescriptorProto]) -> None:
-    """Every field says under which reason it is refused; it may rely on its message only for what it holds."""
+    """A comment that gives a range and no reason leaves every reader to invent one."""
     silent = [
         f"{message.name}.{field.name}"
         for file in files

@@ -11,21 +11,47 @@ from enum import StrEnum
 class Reason(StrEnum):
     """Why something was refused. Closed: a new reason is added here or it does not exist."""
 
-    # Ours.
+    # Ours to mend.
     PLAN_INFEASIBLE = "plan_infeasible"
     BAD_BOUND = "bad_bound"
     BAD_WEIGHT = "bad_weight"
     NOT_FINITE = "not_finite"
     UNSUPPORTED_DTYPE = "unsupported_dtype"
     SHAPE_MISMATCH = "shape_mismatch"
-    # A peer's.
+    # A manifest that a node does not accept.
+    MALFORMED = "malformed"
+    WRONG_FEDERATION = "wrong_federation"
+    WRONG_ROUND = "wrong_round"
+    WRONG_ATTEMPT = "wrong_attempt"
+    WRONG_MANIFEST = "wrong_manifest"
+    WRONG_MODEL = "wrong_model"
+    WRONG_SCHEMA = "wrong_schema"
+    WRONG_PLAN = "wrong_plan"
+    WRONG_POLICY = "wrong_policy"
+    WRONG_CHAIN = "wrong_chain"
+    WRONG_KEYS = "wrong_keys"
+    FENCE_MISSING = "fence_missing"
+    # A peer, or a cohort of them.
+    UNKNOWN_PEER = "unknown_peer"
+    NOT_INVITED = "not_invited"
+    BAD_SIGNATURE = "bad_signature"
+    COHORT_TOO_SMALL = "cohort_too_small"
+    COHORT_CLOSED = "cohort_closed"
+    ALREADY_RELEASED = "already_released"
+    # A body.
+    BODY_CONFLICT = "body_conflict"
+    WRONG_SEQUENCE = "wrong_sequence"
     WRONG_LENGTH = "wrong_length"
+    CHECKSUM_MISMATCH = "checksum_mismatch"
+    ROOT_MISMATCH = "root_mismatch"
     RESIDUE_RANGE = "residue_range"
     TRAILING_BITS = "trailing_bits"
     SEAL_BROKEN = "seal_broken"
     OUT_OF_RANGE = "out_of_range"
+    # The tamper check.
     SHARE_MISSING = "share_missing"
     SHARE_MISMATCH = "share_mismatch"
+    TAMPERED = "tampered"
 
 
 Detail = str | int | float

@@ -101,7 +101,7 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
 
 
 @intrinsic
-def _load(context: Any, array: Any, offset: Any) -> Any:
+def load_word(context: Any, array: Any, offset: Any) -> Any:
     """Read 8 bytes of an array's memory at any byte offset: numba's arrays know only aligned words."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -111,7 +111,7 @@ def _load(context: Any, array: Any, offset: Any) -> Any:
 
 
 @intrinsic
-def _store(context: Any, array: Any, offset: Any, word: Any) -> Any:
+def store_word(context: Any, array: Any, offset: Any, word: Any) -> Any:
     """Write 8 bytes into an array's memory at any byte offset."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -139,19 +139,19 @@ def _pack_narrow(residues: npt.NDArray[np.uint16], width: int, out: npt.NDArray[
     close16, close32 = np.uint64(16 - width), np.uint64(32 - 2 * width)
     half, rest = np.uint64(4 * width), np.uint64(64 - 4 * width)
     for g in range(eights):
-        a = _load(residues, 16 * g)
-        b = _load(residues, 16 * g + 8)
+        a = load_word(residues, 16 * g)
+        b = load_word(residues, 16 * g + 8)
         a = a & even16 | (a & odd16) >> close16
         b = b & even16 | (b & odd16) >> close16
         a = a & even32 | (a & odd32) >> close32
         b = b & even32 | (b & odd32) >> close32
-        _store(out, g * width, a | b << half)
-        _store(out, g * width + 8, b >> rest)  # past w bytes this is overwritten by the next eight
+        store_word(out, g * width, a | b << half)
+        store_word(out, g * width + 8, b >> rest)  # past w bytes this is overwritten by the next eight
     for i in range(eights * width, len(out)):
         out[i] = 0
     for i in range(8 * eights, len(residues)):
         bit = i * width
-        _store(out, bit >> 3, _load(out, bit >> 3) | np.uint64(residues[i]) << np.uint64(bit & 7))
+        store_word(out, bit >> 3, load_word(out, bit >> 3) | np.uint64(residues[i]) << np.uint64(bit & 7))
 
 
 @compiled
@@ -163,11 +163,11 @@ def _pack_wide(residues: npt.NDArray[np.uint32], width: int, out: npt.NDArray[np
         buffer |= np.uint64(r) << used
         used += w
         if used >= full:
-            _store(out, at, buffer)
+            store_word(out, at, buffer)
             at += 4
             buffer >>= full
             used -= full
-    _store(out, at, buffer)
+    store_word(out, at, buffer)
 
 
 @compiled
@@ -180,12 +180,12 @@ def _unpack_narrow(raw: npt.NDArray[np.uint8], width: int, out: npt.NDArray[np.u
     cut = ((np.uint64(1) << w) - np.uint64(1)) * np.uint64(0x0000000100000001)
     lane16, lane32 = np.uint64(16), np.uint64(32)
     for g in range(eights):
-        a = _load(raw, g * width)
-        b = _load(raw, g * width + second) >> shift
+        a = load_word(raw, g * width)
+        b = load_word(raw, g * width + second) >> shift
         a = a & cut_pair | (a >> pair & cut_pair) << lane32
         b = b & cut_pair | (b >> pair & cut_pair) << lane32
-        _store(out, 16 * g, a & cut | (a >> w & cut) << lane16)
-        _store(out, 16 * g + 8, b & cut | (b >> w & cut) << lane16)
+        store_word(out, 16 * g, a & cut | (a >> w & cut) << lane16)
+        store_word(out, 16 * g + 8, b & cut | (b >> w & cut) << lane16)
     return 8 * eights
 
 
@@ -196,7 +196,7 @@ def _unpack_wide(raw: npt.NDArray[np.uint8], width: int, out: npt.NDArray[np.uin
     cut = np.uint64((1 << width) - 1)
     for i in range(n):
         bit = i * width
-        out[i] = _load(raw, bit >> 3) >> np.uint64(bit & 7) & cut
+        out[i] = load_word(raw, bit >> 3) >> np.uint64(bit & 7) & cut
     return n
 
 

@@ -122,13 +122,13 @@ def encode(
 def add(acc: Residues, residues: Residues, plan: Plan) -> None:
     """Add residues to a sum, plane by plane, mod m_j."""
     for row, plane, m in zip(acc, residues, plan.moduli, strict=True):
-        _add(row, plane, m)
+        add_residues(row, plane, m)
 
 
 def subtract(acc: Residues, residues: Residues, plan: Plan) -> None:
     """Take residues off a sum, plane by plane, mod m_j."""
     for row, plane, m in zip(acc, residues, plan.moduli, strict=True):
-        _subtract(row, plane, m)
+        subtract_residues(row, plane, m)
 
 
 def put_integer(value: int, plan: Plan, out: Residues, at: int) -> None:
@@ -289,8 +289,8 @@ def _encode_long(
 
 
 @compiled
-def _add(acc: Residues, residues: Residues, modulus: int) -> None:
-    """An unsigned sum that is still below m wraps round when m is taken off, so the smaller of the two is right."""
+def add_residues(acc: Residues, residues: Residues, modulus: int) -> None:
+    """Add one plane mod m. An unsigned sum below m wraps round when m is taken off: the smaller of the two is right."""
     m = acc.dtype.type(modulus)
     for i in range(len(acc)):
         s = acc.dtype.type(acc[i] + residues[i])
@@ -298,7 +298,8 @@ def _add(acc: Residues, residues: Residues, modulus: int) -> None:
 
 
 @compiled
-def _subtract(acc: Residues, residues: Residues, modulus: int) -> None:
+def subtract_residues(acc: Residues, residues: Residues, modulus: int) -> None:
+    """Subtract one plane mod m, by the same argument."""
     m = acc.dtype.type(modulus)
     for i in range(len(acc)):
         s = acc.dtype.type(acc[i] - residues[i])

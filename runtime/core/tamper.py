@@ -22,20 +22,18 @@ those that add up to l of that sum. A second coin over the same blinders would c
 silo that adds l(e) to its sigma, passes: that silo could have sent x_i + e itself.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
 import numpy as np
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.kernels import compiled
-from silomix.runtime.core.masks import Stream
+from silomix.runtime.core.masks import Rng, Stream, derive
 from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level, Plan
 
@@ -44,7 +42,6 @@ SOUNDNESS_BITS = 72
 grind offline: every further try costs the adversary an attempt in which somebody is named."""
 SHARE_BYTES = 32
 """A share is as long as the digest that commits to it, so that it can't be guessed from its commitment."""
-KEY_BYTES = 32
 BLOCK = 1 << 12
 """Terms between two reductions of a dot product: 20-bit coefficients times 32-bit words stay below 2^64."""
 
@@ -76,12 +73,12 @@ def rhos(plan: Plan) -> tuple[int, ...]:
     return tuple(rho(p) for p in plan.moduli)
 
 
-def blinders(plan: Plan, rng: Callable[[int], bytes]) -> Scalars:
+def blinders(plan: Plan, rng: Rng) -> Scalars:
     """Draw a silo's blinder coordinates for one attempt: exactly uniform, by redrawing what lies beyond p."""
     return tuple(tuple(_uniform(p, rng) for _ in range(n)) for p, n in zip(plan.moduli, rhos(plan), strict=True))
 
 
-def _uniform(p: int, rng: Callable[[int], bytes]) -> int:
+def _uniform(p: int, rng: Rng) -> int:
     width = (p - 1).bit_length()
     while True:
         drawn = int.from_bytes(rng((width + 7) // 8), "little") & ((1 << width) - 1)
@@ -143,8 +140,8 @@ class Coefficients:
         self._streams: list[Stream] = []
         for j, planes in enumerate(self.planes):
             info = frame("tamper", plan.digest, d, chunk_parameters, j)
-            key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(coin)
-            self._streams.append(Stream(key, tuple(plan.moduli[plane] for plane in planes), chunk_parameters))
+            moduli = tuple(plan.moduli[plane] for plane in planes)
+            self._streams.append(Stream(derive(coin, info), moduli, chunk_parameters))
         self._latest: tuple[int, tuple[Residues, ...]] = (-1, ())
 
     def length(self, index: int) -> int:
@@ -187,7 +184,10 @@ class Fold:
         self._seen: set[int] = set()
 
     def sibling(self) -> Self:
-        """Start a fold of another vector under the same coin; in step, the two share the work on coefficients."""
+        """Start a fold of another vector under the same coin; in step, the two share the work on coefficients.
+
+        And the buffers of that work, so siblings are updated by one thread at a time.
+        """
         other = copy(self)
         other._clear()
         return other

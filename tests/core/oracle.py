@@ -82,7 +82,8 @@ def crt(residues: Sequence[int], moduli: Sequence[int]) -> int:
 
 def floor_scale(p: float, r: int) -> int:
     """Alg. 1, client side, as printed: floor(p * 10^r)."""
-    return floor(p * 10**r)
+    scale: int = 10**r
+    return floor(p * scale)
 
 
 def round_clip(p: float, bound: float, v: int) -> tuple[int, bool]:

@@ -36,18 +36,20 @@ GRANULARITY_UNARY: Granularity
 GRANULARITY_SUM: Granularity
 
 class RoundKey(_message.Message):
-    __slots__ = ("hop", "silo", "round", "public_key", "signature")
+    __slots__ = ("hop", "silo", "round", "public_key", "signature", "last_released")
     HOP_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    LAST_RELEASED_FIELD_NUMBER: _ClassVar[int]
     hop: str
     silo: str
     round: int
     public_key: bytes
     signature: bytes
-    def __init__(self, hop: _Optional[str] = ..., silo: _Optional[str] = ..., round: _Optional[int] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    last_released: int
+    def __init__(self, hop: _Optional[str] = ..., silo: _Optional[str] = ..., round: _Optional[int] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., last_released: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("hop", "round", "attempt", "signature")

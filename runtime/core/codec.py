@@ -1,0 +1,308 @@
+"""A model's tensors <-> chunks of packed planes: what travels, cut to size.
+
+The tensors of a schema are laid end to end into one vector, in the schema's order. Behind them stands the silo's
+weight, where the plan has weights. The vector is cut into chunks of equal length, the last one shorter, and each chunk
+is one packed plane per modulus. `Layout` is all that a hop needs; `Codec` adds what the values mean.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from silomix.runtime.core import residue
+from silomix.runtime.core.digest import digest
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.packing import Residues, pack_into, scratch, unpack
+from silomix.runtime.core.plan import Plan
+
+CHUNK_PARAMETERS = 65_536
+"""Default length of a chunk: a few planes of it fill a message of about 150 KB."""
+
+Array = npt.NDArray[Any]
+
+
+class Dtype(StrEnum):
+    """The tensor types that travel, named as safetensors does. BF16 is held as its 16 bits in a uint16 array."""
+
+    F64 = "F64"
+    F32 = "F32"
+    F16 = "F16"
+    BF16 = "BF16"
+
+
+_NUMPY = {Dtype.F64: np.float64, Dtype.F32: np.float32, Dtype.F16: np.float16, Dtype.BF16: np.uint16}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of the model: a parameter, or a buffer such as a batch norm's running mean."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype = Dtype.F32
+    buffer: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The tensors in the order in which they travel."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many values the model has, buffers included."""
+        return sum(t.size for t in self.tensors)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What two nodes compare to know that they mean the same vector."""
+        parts: list[str | int] = [len(self.tensors)]
+        for t in self.tensors:
+            parts += [t.name, str(t.dtype), "buffer" if t.buffer else "parameter", len(t.shape), *t.shape]
+        return digest("schema", *parts, self.parameters)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Every length of a body, derived once from the plan and the number of coordinates."""
+
+    plan: Plan
+    coordinates: int
+    chunk_parameters: int = CHUNK_PARAMETERS
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks a body has."""
+        return -(-self.coordinates // self.chunk_parameters)
+
+    def start(self, index: int) -> int:
+        """First coordinate of a chunk."""
+        if not 0 <= index < self.chunks:
+            raise PeerFault(
+                Reason.WRONG_LENGTH,
+                f"there is no chunk {index}: the body has {self.chunks}",
+                found=index,
+                expected=self.chunks,
+            )
+        return index * self.chunk_parameters
+
+    def length(self, index: int) -> int:
+        """How many coordinates a chunk has."""
+        return min(self.chunk_parameters, self.coordinates - self.start(index))
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of all planes of a body, without framing."""
+        return sum(sum(self.plan.plane_bytes(self.length(i))) for i in range(self.chunks))
+
+    def unpack(self, index: int, planes: Sequence[bytes | memoryview]) -> Residues:
+        """Unpack one chunk to a row of residues per plane, or refuse it whole."""
+        n = self.length(index)
+        if len(planes) != len(self.plan.moduli):
+            raise PeerFault(
+                Reason.WRONG_LENGTH,
+                f"chunk {index} has {len(planes)} planes, the plan has {len(self.plan.moduli)}",
+                found=len(planes),
+                expected=len(self.plan.moduli),
+            )
+        out: Residues = np.empty((len(planes), n), residue.plan_dtype(self.plan))
+        for row, plane, m in zip(out, planes, self.plan.moduli, strict=True):
+            unpack(plane, m, n, row)
+        return out
+
+    def add(self, acc: Residues, index: int, planes: Sequence[bytes | memoryview]) -> None:
+        """Add one packed chunk to a sum over the whole vector. A chunk that is refused leaves the sum as it was."""
+        residues = self.unpack(index, planes)
+        start = self.start(index)
+        residue.add(acc[:, start : start + residues.shape[1]], residues, self.plan)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A decoded round: the mean of the cohort's tensors, and the sum of its weights (its size, where all weigh 1)."""
+
+    tensors: dict[str, Array]
+    weight: int
+
+
+@dataclass
+class Clips:
+    """How many values of each tensor were beyond their bound. A silo keeps this to itself: it is attack material."""
+
+    by_tensor: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many values were clipped in all."""
+        return sum(self.by_tensor.values())
+
+
+@dataclass(frozen=True)
+class Codec:
+    """What a silo encodes with and the aggregator decodes with."""
+
+    schema: Schema
+    bounds: tuple[float, ...]
+    plan: Plan
+    chunk_parameters: int = CHUNK_PARAMETERS
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) != len(self.schema.tensors):
+            raise LocalFault(
+                Reason.BAD_BOUND,
+                f"there are {len(self.bounds)} bounds for {len(self.schema.tensors)} tensors: give one each",
+                found=len(self.bounds),
+                expected=len(self.schema.tensors),
+            )
+
+    @property
+    def weighted(self) -> bool:
+        """Whether a silo's weight travels as one more coordinate."""
+        return self.plan.weight_levels > 1
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the lengths of a body."""
+        return Layout(self.plan, self.schema.parameters + self.weighted, self.chunk_parameters)
+
+    def encode(
+        self, tensors: Mapping[str, Array], *, weight: int = 1, clips: Clips | None = None
+    ) -> Iterator[tuple[memoryview, ...]]:
+        """Yield the packed planes of each chunk. They are views that the next chunk overwrites.
+
+        A NaN is found only when its tensor is reached, so a silo freezes all chunks before it sends the first.
+        """
+        self._check_names(tensors)
+        plan, layout = self.plan, self.layout
+        planes = [scratch(layout.chunk_parameters, w) for w in plan.widths]
+        chunk = residue.zeros(plan, layout.chunk_parameters)
+        filled = 0
+
+        def packed() -> tuple[memoryview, ...]:
+            rows = zip(chunk, plan.widths, planes, strict=True)
+            return tuple(pack_into(row[:filled], w, out) for row, w, out in rows)
+
+        for spec, bound in zip(self.schema.tensors, self.bounds, strict=True):
+            values = self._flat(spec, tensors[spec.name])
+            clipped = done = 0
+            while done < spec.size:
+                step = min(layout.chunk_parameters - filled, spec.size - done)
+                part = _as_float(values[done : done + step], spec.dtype)
+                try:
+                    clipped += residue.encode(
+                        part, bound, plan, weight=weight, name=spec.name, out=chunk, at=filled
+                    )[1]
+                except LocalFault as fault:
+                    raise _shifted(fault, done) from None
+                done += step
+                filled += step
+                if filled == layout.chunk_parameters:
+                    yield packed()
+                    filled = 0
+            if clips is not None:
+                clips.by_tensor[spec.name] = clipped
+        if self.weighted:
+            residue.put_integer(weight, plan, chunk, filled)
+            filled += 1
+        if filled:
+            yield packed()
+
+    def decode(self, residues: Residues, cohort: int) -> Aggregate:
+        """Decode the cohort's summed residues to the mean, or refuse the sum if it cannot be one of this cohort."""
+        weight = self._weight(residues, cohort)
+        out: dict[str, Array] = {}
+        at = 0
+        for spec, bound in zip(self.schema.tensors, self.bounds, strict=True):
+            kind = np.float64 if spec.dtype is Dtype.F64 else np.float32
+            mean: residue.Floats = np.empty(spec.size, kind)
+            residue.decode_mean(
+                residues, self.plan, bound, weight, limit=weight * self.plan.v, out=mean, at=at, name=spec.name
+            )
+            out[spec.name] = _as_dtype(mean, spec.dtype).reshape(spec.shape)
+            at += spec.size
+        return Aggregate(out, weight)
+
+    def _weight(self, residues: Residues, cohort: int) -> int:
+        if residues.shape != (len(self.plan.moduli), self.layout.coordinates):
+            raise PeerFault(
+                Reason.WRONG_LENGTH,
+                f"a sum has shape {(len(self.plan.moduli), self.layout.coordinates)}, not {residues.shape}",
+            )
+        if not 1 <= cohort <= self.plan.n_max:
+            raise PeerFault(
+                Reason.OUT_OF_RANGE, f"a cohort of {cohort}: the plan holds 1 to {self.plan.n_max}", found=cohort
+            )
+        if not self.weighted:
+            return cohort
+        weight = int(residue.decode_sum(residues[:, -1:], self.plan)[0])
+        if not cohort <= weight <= cohort * self.plan.weight_levels:
+            raise PeerFault(
+                Reason.OUT_OF_RANGE,
+                f"the weights of {cohort} silos sum to {weight}, which weights of 1 to "
+                f"{self.plan.weight_levels} cannot: no model is published",
+                found=weight,
+            )
+        return weight
+
+    def _check_names(self, tensors: Mapping[str, Array]) -> None:
+        expected = {t.name for t in self.schema.tensors}
+        for name in sorted(expected ^ set(tensors)):
+            what = "is missing" if name in expected else "is not in the schema"
+            raise LocalFault(Reason.SHAPE_MISMATCH, f"tensor {name} {what}: the task and the model differ", tensor=name)
+
+    @staticmethod
+    def _flat(spec: TensorSpec, array: Array) -> Array:
+        if array.dtype != _NUMPY[spec.dtype]:
+            raise LocalFault(
+                Reason.UNSUPPORTED_DTYPE,
+                f"{spec.name} is {array.dtype}, the schema says {spec.dtype} ({np.dtype(_NUMPY[spec.dtype])})",
+                tensor=spec.name,
+                found=str(array.dtype),
+                expected=str(spec.dtype),
+            )
+        if array.shape != spec.shape:
+            raise LocalFault(
+                Reason.SHAPE_MISMATCH,
+                f"{spec.name} has shape {array.shape}, the schema says {spec.shape}",
+                tensor=spec.name,
+                found=str(array.shape),
+                expected=str(spec.shape),
+            )
+        return np.ascontiguousarray(array).reshape(-1)
+
+
+def _shifted(fault: LocalFault, by: int) -> LocalFault:
+    """Count a position from the start of the tensor instead of the start of the chunk."""
+    index = fault.details.get("index")
+    if not isinstance(index, int):
+        return fault
+    message = fault.message.replace(f"at position {index}", f"at position {index + by}")
+    return LocalFault(fault.reason, message, **{**fault.details, "index": index + by})
+
+
+def _as_float(values: Array, dtype: Dtype) -> residue.Floats:
+    if dtype is Dtype.BF16:
+        widened: npt.NDArray[np.uint32] = values.astype(np.uint32) << 16
+        return widened.view(np.float32)
+    return values.astype(np.float32) if dtype is Dtype.F16 else values
+
+
+def _as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
+    """Round to the tensor's own type, to nearest, ties to even."""
+    if dtype is Dtype.BF16:
+        bits = mean.view(np.uint32)
+        rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+        return rounded
+    return mean.astype(_NUMPY[dtype], copy=False)
