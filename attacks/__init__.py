@@ -1,0 +1,1 @@
+"""The adversary: what a curious server can do with what it captured."""

@@ -1,0 +1,1 @@
+"""What silos train: models, data and the task interface."""

@@ -1,0 +1,1 @@
+"""The runtime: a pure core, and the processes round it."""

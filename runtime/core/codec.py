@@ -107,8 +107,8 @@ class Layout:
         """Bytes of all planes of a body, without framing."""
         return sum(sum(self.plan.plane_bytes(self.length(i))) for i in range(self.chunks))
 
-    def unpack(self, index: int, planes: Sequence[bytes | memoryview]) -> Residues:
-        """Unpack one chunk to a row of residues per plane, or refuse it whole."""
+    def unpack(self, index: int, planes: Sequence[bytes | memoryview], out: Residues | None = None) -> Residues:
+        """Unpack one chunk to a row of residues per plane, or refuse it whole. `out` is a buffer for a full chunk."""
         n = self.length(index)
         if len(planes) != len(self.plan.moduli):
             raise PeerFault(
@@ -117,14 +117,20 @@ class Layout:
                 found=len(planes),
                 expected=len(self.plan.moduli),
             )
-        out: Residues = np.empty((len(planes), n), residue.plan_dtype(self.plan))
-        for row, plane, m in zip(out, planes, self.plan.moduli, strict=True):
+        rows: Residues = self.buffer(n) if out is None else out[:, :n]
+        for row, plane, m in zip(rows, planes, self.plan.moduli, strict=True):
             unpack(plane, m, n, row)
-        return out
+        return rows
 
-    def add(self, acc: Residues, index: int, planes: Sequence[bytes | memoryview]) -> None:
+    def buffer(self, n: int | None = None) -> Residues:
+        """Make a buffer for the residues of a chunk, to be used again and again."""
+        return residue.zeros(self.plan, self.chunk_parameters if n is None else n)
+
+    def add(
+        self, acc: Residues, index: int, planes: Sequence[bytes | memoryview], buffer: Residues | None = None
+    ) -> None:
         """Add one packed chunk to a sum over the whole vector. A chunk that is refused leaves the sum as it was."""
-        residues = self.unpack(index, planes)
+        residues = self.unpack(index, planes, buffer)
         start = self.start(index)
         residue.add(acc[:, start : start + residues.shape[1]], residues, self.plan)
 
@@ -201,9 +207,7 @@ class Codec:
                 step = min(layout.chunk_parameters - filled, spec.size - done)
                 part = _as_float(values[done : done + step], spec.dtype)
                 try:
-                    clipped += residue.encode(
-                        part, bound, plan, weight=weight, name=spec.name, out=chunk, at=filled
-                    )[1]
+                    clipped += residue.encode(part, bound, plan, weight=weight, name=spec.name, out=chunk, at=filled)[1]
                 except LocalFault as fault:
                     raise _shifted(fault, done) from None
                 done += step
@@ -294,8 +298,7 @@ def _shifted(fault: LocalFault, by: int) -> LocalFault:
 
 def _as_float(values: Array, dtype: Dtype) -> residue.Floats:
     if dtype is Dtype.BF16:
-        widened: npt.NDArray[np.uint32] = values.astype(np.uint32) << 16
-        return widened.view(np.float32)
+        return np.left_shift(values.astype(np.uint32), 16, dtype=np.uint32).view(np.float32)
     return values.astype(np.float32) if dtype is Dtype.F16 else values
 
 

@@ -57,7 +57,7 @@ class Reason(StrEnum):
 Detail = str | int | float
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818 - whose fault it is, is the point
     """A refusal: the reason, a sentence for a person, and the details by name for a program."""
 
     def __init__(self, reason: Reason, message: str, **details: Detail) -> None:

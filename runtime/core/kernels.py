@@ -10,6 +10,10 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -17,7 +21,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 def compiled(function: Kernel) -> Kernel:
     """Compile a kernel on its first call, without the GIL, and keep the machine code where that is possible."""
     try:
-        kernel = numba.njit(nogil=True, cache=True)(function)
+        kernel: Any = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no directory at all that can hold a cache
         return cast("Kernel", numba.njit(nogil=True)(function))
     store = kernel._cache.save_overload
@@ -28,3 +32,31 @@ def compiled(function: Kernel) -> Kernel:
 
     kernel._cache.save_overload = store_if_possible
     return cast("Kernel", kernel)
+
+
+def _word_at(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array = target.make_array(signature.args[0])(target, builder, arguments[0])
+    start = builder.bitcast(array.data, ir.IntType(8).as_pointer())
+    return builder.bitcast(builder.gep(start, [arguments[1]]), ir.IntType(64).as_pointer())
+
+
+def _load(context: Any, array: Any, offset: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_word_at(target, builder, signature, arguments), align=1)
+
+    return types.uint64(array, types.intp), generate
+
+
+def _store(context: Any, array: Any, offset: Any, word: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[2], _word_at(target, builder, signature, arguments), align=1)
+        return target.get_dummy_value()
+
+    return types.void(array, types.intp, types.uint64), generate
+
+
+load_word: Callable[[Any, int], np.uint64] = cast("Any", intrinsic(_load))
+"""Inside a kernel: read 8 bytes of an array's memory at any byte offset. Numba's own arrays know only aligned words."""
+
+store_word: Callable[[Any, int, np.uint64], None] = cast("Any", intrinsic(_store))
+"""Inside a kernel: write 8 bytes into an array's memory at any byte offset."""

@@ -24,14 +24,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.kernels import compiled
-from silomix.runtime.core.packing import Residues, load_word, residue_dtype
+from silomix.runtime.core.kernels import compiled, load_word
+from silomix.runtime.core.packing import Residues, residue_dtype
 from silomix.runtime.core.residue import add_residues, subtract_residues
 
 Rng = Callable[[int], bytes]
 """A source of n random bytes. Production passes os.urandom; tests pass what they can repeat."""
 
-Fields = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Fields = npt.NDArray[np.unsignedinteger[Any]]
 
 SEED_BYTES = 32
 KEY_BYTES = 32
@@ -181,7 +181,7 @@ class Stream:
         self._main.reset_nonce((index * self._blocks).to_bytes(16, "big"))
         for j, (modulus, width, kind) in enumerate(self._planes):
             size = length * kind.itemsize
-            self._main.update_into(memoryview(self._zeros)[:size], self._fields)
+            self._main.update_into(memoryview(self._zeros)[:size], self._fields.data)
             fields = self._fields[:size].view(kind)
             row = fields if kind == self._dtype else self._row[:length]
             _cut(fields, (1 << width) - 1, row)
@@ -203,7 +203,7 @@ class Stream:
         lot = min(_LOT, int(expected + 8 * sqrt(expected) + 1) * kind.itemsize)
         done = 0
         while done < len(row):
-            self._redraw.update_into(memoryview(self._zeros)[:lot], self._spare)
+            self._redraw.update_into(memoryview(self._zeros)[:lot], self._spare.data)
             done = _redraw(self._spare[:lot].view(kind), (1 << width) - 1, modulus, done, row)
             lot = _LOT
 

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.kernels import compiled
+from silomix.runtime.core.kernels import compiled, load_word, store_word
 
-Residues = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-"""One plane of residues, or planes of them in rows."""
+Residues = npt.NDArray[np.unsignedinteger[Any]]
+"""One plane of residues, or planes of them in rows: uint16 or uint32."""
 
 if sys.byteorder != "little":  # the kernels move residues in 64-bit words of memory
     raise ImportError("silomix packs planes on little-endian machines only")
@@ -59,8 +56,8 @@ def pack_into(residues: Residues, width: int, out: npt.NDArray[np.uint8]) -> mem
     size = packed_bytes(len(residues), width)
     if len(out) < size + SLACK:
         raise ValueError(f"the buffer has {len(out)} bytes, the plane needs {size + SLACK}")
-    (_pack_narrow if width <= NARROW else _pack_wide)(residues, width, out[: size + SLACK])
-    return memoryview(out)[:size]
+    (_pack_narrow if residues.dtype == np.uint16 else _pack_wide)(residues, width, out[: size + SLACK])
+    return out.data[:size]
 
 
 def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None = None) -> Residues:
@@ -85,7 +82,7 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
     if out is None:
         out = np.empty(n, residue_dtype(width))
     raw = np.frombuffer(plane, np.uint8)
-    done = (_unpack_narrow if width <= NARROW else _unpack_wide)(raw, width, out)
+    done = (_unpack_narrow if out.dtype == np.uint16 else _unpack_wide)(raw, width, out)
     _unpack_tail(raw, width, done, out)
     bad = _first_at_least(out, modulus)
     if bad >= 0:
@@ -100,38 +97,12 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
     return out
 
 
-@intrinsic
-def load_word(context: Any, array: Any, offset: Any) -> Any:
-    """Read 8 bytes of an array's memory at any byte offset: numba's arrays know only aligned words."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_word_at(target, builder, signature, arguments), align=1)
-
-    return types.uint64(array, types.intp), generate
-
-
-@intrinsic
-def store_word(context: Any, array: Any, offset: Any, word: Any) -> Any:
-    """Write 8 bytes into an array's memory at any byte offset."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _word_at(target, builder, signature, arguments), align=1)
-        return target.get_dummy_value()
-
-    return types.void(array, types.intp, types.uint64), generate
-
-
-def _word_at(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    array = target.make_array(signature.args[0])(target, builder, arguments[0])
-    start = builder.bitcast(array.data, ir.IntType(8).as_pointer())
-    return builder.bitcast(builder.gep(start, [arguments[1]]), ir.IntType(64).as_pointer())
-
-
 @compiled
 def _pack_narrow(residues: npt.NDArray[np.uint16], width: int, out: npt.NDArray[np.uint8]) -> None:
-    """Pack eights into `width` bytes each, closing the gaps between 16-bit lanes by halves; `out` has SLACK bytes to spare.
+    """Pack eights into `width` bytes each, closing the gaps between 16-bit lanes by halves.
 
-    abcd as lanes of 16 -> ab cd as lanes of 32 -> abcd in 4w bits; two of these make w bytes.
+    abcd as lanes of 16 -> ab cd as lanes of 32 -> abcd in 4w bits; two of these make w bytes. `out` has SLACK bytes
+    to spare.
     """
     eights = len(residues) // 8
     even16, odd16 = np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFF0000FFFF0000)
@@ -205,7 +176,7 @@ def _unpack_tail(raw: npt.NDArray[np.uint8], width: int, start: int, out: Residu
     """Unpack the last residues byte by byte, where a 64-bit word would reach past the plane."""
     for i in range(start, len(out)):
         bit = i * width
-        value = 0
+        value = np.int64(0)
         shift = 0
         for b in range(bit >> 3, (bit + width + 7) >> 3):
             value |= np.int64(raw[b]) << shift

@@ -12,8 +12,8 @@ to the last tie.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from itertools import count
+from functools import cache, cached_property
+from itertools import count, groupby, islice
 from math import gcd, isqrt, prod
 
 from silomix.runtime.core.digest import digest
@@ -82,7 +82,7 @@ class Plan:
         return self.n_max * self.weight_levels * self.v
 
     @cached_property
-    def M(self) -> int:
+    def M(self) -> int:  # noqa: N802 - the paper's name
         """The product of the moduli: the number of sums that can be told apart."""
         return prod(self.moduli)
 
@@ -155,11 +155,12 @@ def plan(
             bound="weight_levels * v",
             found=weight_levels * v,
         )
-    need = (2 * n_max * weight_levels * v + 1) << headroom
+    sums = 2 * n_max * weight_levels * v + 1
+    need = sums << min(headroom, MAX_RANGE.bit_length())  # more is infeasible already, and would only fill memory
     if need > MAX_RANGE:
         raise LocalFault(
             Reason.PLAN_INFEASIBLE,
-            f"the sum of {n_max} silos needs a range of {need.bit_length()} bits and the codec holds "
+            f"the sum of {n_max} silos needs a range of {sums.bit_length() + headroom} bits and the codec holds "
             f"{MAX_RANGE.bit_length() - 1}: lower n_max, r (now {r}), weight_levels (now {weight_levels}) "
             f"or headroom (now {headroom})",
             bound="n_max * weight_levels * v",
@@ -242,7 +243,8 @@ def _ceiling(bits: int, u: int) -> int:
     """
     odd = u - 1
     w = -(-bits // odd)
-    return (((1 << w) - 1) ** odd << bits) >> w * odd
+    ceiling: int = (((1 << w) - 1) ** odd << bits) >> w * odd
+    return ceiling
 
 
 def _splits(bits: int, u: int, widest: int) -> Iterator[tuple[int, ...]]:
@@ -264,6 +266,9 @@ def _splits(bits: int, u: int, widest: int) -> Iterator[tuple[int, ...]]:
 
 def _greatest(widths: tuple[int, ...], need: int, *, prime: bool) -> tuple[int, ...]:
     """Return the coprime moduli of these widths with the greatest product that reaches `need`, or nothing."""
+    if prime:  # distinct primes are coprime: the greatest of each width have the greatest product, with no search
+        moduli = tuple(p for w, same in groupby(widths) for p in _greatest_primes(w, len(tuple(same))))
+        return moduli if len(moduli) == len(widths) and prod(moduli) >= need else ()
     best: tuple[int, ...] = ()
     floor = need - 1  # only a product above this is of interest
 
@@ -278,8 +283,14 @@ def _greatest(widths: tuple[int, ...], need: int, *, prime: bool) -> tuple[int, 
         for m in range(top, 1 << (left[0] - 1), -1):
             if ceiling * m <= floor:
                 break
-            if all(gcd(m, c) == 1 for c in chosen) and (not prime or _is_prime(m)):
+            if all(gcd(m, c) == 1 for c in chosen):
                 extend((*chosen, m), product * m, left[1:])
 
     extend((), 1, widths)
     return best
+
+
+@cache
+def _greatest_primes(width: int, number: int) -> tuple[int, ...]:
+    """Return the so many greatest primes of a width, or as many as there are."""
+    return tuple(islice((m for m in range(1 << width, 1 << (width - 1), -1) if _is_prime(m)), number))

@@ -11,6 +11,7 @@ operand is an integer far below 2^52. Products beyond that take the slower road 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,15 @@ from silomix.runtime.core.kernels import compiled
 from silomix.runtime.core.packing import Residues, residue_dtype
 from silomix.runtime.core.plan import FAST_RANGE, Plan
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
+"""float32 or float64."""
 Integers = npt.NDArray[np.int64]
 
 EXACT = 1 << 51
-"""Below this a quotient by reciprocal is off by one step at most."""
+"""Below this, floor(x * fl(1/m)) is the quotient or one less, and one less only if m divides x.
+
+The product is off by less than |x/m| * 2^-52 < 1/(2m), while x/m is a whole number or at least 1/m away from the next.
+"""
 LARGEST = float(np.finfo(np.float64).max)
 BLOCK = 2048
 """Parameters that the kernels work on at a time: a few arrays of them fit in the first-level cache."""
@@ -88,7 +93,8 @@ def encode(
 ) -> tuple[Residues, int]:
     """Quantise floats and write their residues, a row per plane; return these and how many values were clipped.
 
-    out and at say where: the residues go to out[:, at:at + len(values)]. NaN and infinity are refused with the tensor's name and the position, and then nothing may be sent.
+    out and at say where: the residues go to out[:, at:at + len(values)]. NaN and infinity are refused with the
+    tensor's name and the position, and then nothing may be sent.
     """
     if not (isfinite(bound) and bound > 0):
         raise LocalFault(
@@ -168,7 +174,11 @@ def decode_mean(
         out = np.empty(residues.shape[1] - at, np.float64)
     limit = plan.limit if limit is None else limit
     factor = bound / (plan.v * divisor)
-    if crt.high_product == 1:
+    if len(plan.moduli) == 2:  # the plans of up to 40 bits: nearly all
+        m0, m1 = plan.moduli
+        step = float(pow(m0, -1, m1))
+        outside = _decode_two(residues, at, float(m0), float(m1), 1.0 / m1, step, float(limit), factor, out)
+    elif crt.high_product == 1:
         outside = _decode_mean(
             residues, at, crt.moduli, crt.inverses, crt.low_y, crt.low_cofactors, crt.low_product, limit, factor, out
         )
@@ -192,7 +202,8 @@ def _decode_pair(residues: Residues, crt: Crt) -> tuple[Integers, Integers | Non
     k = crt.low_count
     n = residues.shape[1]
     low = np.empty(n, np.int64)
-    _decode_low(np.ascontiguousarray(residues[:k]), 0, crt.moduli[:k], crt.inverses[:k], crt.low_y, crt.low_cofactors, crt.low_product, low)
+    rows = np.ascontiguousarray(residues[:k])
+    _decode_low(rows, 0, crt.moduli[:k], crt.inverses[:k], crt.low_y, crt.low_cofactors, crt.low_product, low)
     if crt.high_product == 1:
         return low, None
     # high = (x - low) / P modulo the high moduli, themselves a residue plan: the same theorem once more.
@@ -225,7 +236,6 @@ def _quantise(values: Floats, scale: float, v: float, weight: float, out: npt.ND
 def _reduce(x: npt.NDArray[np.float64], m: float, inverse: float, out: Residues) -> None:
     for i in range(len(x)):
         r = x[i] - np.floor(x[i] * inverse) * m
-        r = r + m if r < 0.0 else r
         r = r - m if r >= m else r
         out[i] = np.int32(r)
 
@@ -313,7 +323,6 @@ def _accumulate(
     for i in range(len(sums)):
         t = np.float64(residues[i]) * y
         t -= np.floor(t * inverse) * m
-        t = t + m if t < 0.0 else t
         t = t - m if t >= m else t
         s = sums[i] + np.int64(t) * cofactor
         sums[i] = s - product if s >= product else s
@@ -374,3 +383,47 @@ def _decode_mean(
         _decode_low(residues, at + start, moduli, inverses, y, cofactors, product, block)
         outside += _scale(block, limit, factor, out[start:end])
     return outside
+
+
+@compiled
+def _decode_pairs(
+    first: Residues,
+    second: Residues,
+    m0: float,
+    m1: float,
+    inverse: float,
+    step: float,
+    limit: float,
+    factor: float,
+    out: Floats,
+) -> int:
+    product = m0 * m1
+    half = (product - 1.0) * 0.5
+    outside = 0
+    for i in range(len(out)):
+        r0 = np.float64(np.int32(first[i]))
+        t = (np.float64(np.int32(second[i])) - r0) * step
+        t -= np.floor(t * inverse) * m1
+        t = t - m1 if t >= m1 else t
+        s = r0 + m0 * t
+        s = s - product if s > half else s
+        outside += abs(s) > limit
+        out[i] = s * factor
+    return outside
+
+
+@compiled
+def _decode_two(
+    residues: Residues,
+    at: int,
+    m0: float,
+    m1: float,
+    inverse: float,
+    step: float,
+    limit: float,
+    factor: float,
+    out: Floats,
+) -> int:
+    """Two moduli in one pass, by Garner's rule: x = r0 + m0 * ((r1 - r0) / m0 mod m1). All of it is below 2^41."""
+    end = at + len(out)
+    return int(_decode_pairs(residues[0, at:end], residues[1, at:end], m0, m1, inverse, step, limit, factor, out))

@@ -16,15 +16,18 @@ the aggregator's layer. That layer's sigma is not published, for nobody needs it
 hides nothing. The blinders do: l_j adds b_ij, which is uniform and used nowhere else, so l(x_i, b_i) is uniform too.
 Together with the sum of the extended vectors, which the aggregator sees, the scalars of a cohort are uniform among
 those that add up to l of that sum. A second coin over the same blinders would cancel them and give away
-<a_j - a'_j, x_i>: one coin per attempt, and new blinders in every attempt.
+<a_j - a'_j, x_i>: one coin per attempt, and new blinders in every attempt. Two silos that answer under two coins give
+away as much, because the aggregator has the sum of their blinders: one coin for the whole cohort (`ballot`).
 
-**What it does not say.** A silo's sigma is believed until its seed is opened. A hop that alters the sum by e, with a
-silo that adds l(e) to its sigma, passes: that silo could have sent x_i + e itself.
+**What it does not do.** A silo's sigma is believed until its seed is opened: a hop that alters the sum by e, with a
+silo that adds l(e) to its sigma, passes. That silo could have sent x_i + e itself, if not with an e that was chosen
+after the others' sum was known. And where a cohort is summed in groups, the scalars show who is in which: the groups'
+sums are the only subsets that balance.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -89,8 +92,9 @@ def _uniform(p: int, rng: Rng) -> int:
 def commit(share: bytes, silo: str, context: bytes) -> bytes:
     """Commit to a share of the coin before anybody shows one.
 
-    `context` is all that the coin is about (manifest, cohort, the countersigned roots), so that no share serves twice;
-    the silo's name is in it so that nobody passes a copy of another's commitment, and later share, off as their own.
+    `context` is what every hop of the chain has signed: manifest, cohort and roots. One honest hop signs that once, so
+    honest silos toss the same coin about the same vectors, and a share serves no other attempt. The silo's name is
+    in it so that nobody passes a copy of another's commitment, and later share, off as their own.
     """
     if len(share) != SHARE_BYTES:
         raise LocalFault(
@@ -102,27 +106,61 @@ def commit(share: bytes, silo: str, context: bytes) -> bytes:
     return digest("tamper-commit", context, silo, share)
 
 
-def coin(context: bytes, commitments: Mapping[str, bytes], shares: Mapping[str, bytes]) -> bytes:
+def ballot(context: bytes, commitments: Mapping[str, bytes]) -> bytes:
+    """Return the digest of all commitments, which a silo signs with the share that it shows.
+
+    A silo that commits to one share towards some and to another towards others would split the coin, and answers under
+    two coins leak. Nobody answers before everybody has signed the same ballot.
+    """
+    return digest("tamper-ballot", context, *_pairs(commitments))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a silo shows, signed, once it has the commitments of the whole cohort."""
+
+    value: bytes = field(repr=False)
+    ballot: bytes
+
+
+def coin(
+    context: bytes, cohort: Collection[str], commitments: Mapping[str, bytes], shares: Mapping[str, Share]
+) -> bytes:
     """Combine the shares of a cohort, or name who keeps the coin from being tossed.
 
-    The cohort is whoever committed, and every one of them counts: if a missing share were skipped, colluders could look
-    at the others' shares and choose among the coins that they get by showing theirs or not.
+    Every silo of the cohort counts: if a missing share were skipped, colluders could look at the others' shares and
+    choose among the coins that they get by showing theirs or not. Ballots that differ blame nobody here: the culprit is
+    whoever signed two commitments, which the signer of the other ballot (`witness`) can show.
     """
-    if not commitments:
-        raise LocalFault(Reason.SHAPE_MISMATCH, "a coin without commitments could be foreseen: wait for the cohort's")
+    if not cohort:
+        raise LocalFault(Reason.SHAPE_MISMATCH, "the coin of an empty cohort could be foreseen: wait for the cohort")
+    for silo in sorted((commitments.keys() | shares.keys()) - set(cohort)):
+        raise PeerFault(Reason.SHARE_MISMATCH, f"silo {silo} has no part in this coin", silo=silo)
     for silo, share in sorted(shares.items()):
-        if len(share) != SHARE_BYTES or commit(share, silo, context) != commitments.get(silo):
+        if len(share.value) != SHARE_BYTES or commit(share.value, silo, context) != commitments.get(silo):
             raise PeerFault(
                 Reason.SHARE_MISMATCH, f"silo {silo} showed a share of the coin that it had not committed to", silo=silo
             )
-    if missing := sorted(commitments.keys() - shares.keys()):
+    if missing := sorted(set(cohort) - (commitments.keys() & shares.keys())):
         raise PeerFault(
             Reason.SHARE_MISSING,
             f"unresponsive: {', '.join(missing)} did not show a share of the coin, so the round ends",
             silo=missing[0],
             missing=len(missing),
         )
-    return digest("tamper-coin", context, *(part for silo in sorted(shares) for part in (silo, shares[silo])))
+    ours = ballot(context, commitments)
+    for silo, share in sorted(shares.items()):
+        if share.ballot != ours:
+            raise PeerFault(
+                Reason.SHARE_MISMATCH,
+                f"silo {silo} was shown other commitments than we were: answer nothing, and compare them with it",
+                witness=silo,
+            )
+    return digest("tamper-coin", context, *_pairs({silo: share.value for silo, share in shares.items()}))
+
+
+def _pairs(by_silo: Mapping[str, bytes]) -> list[str | bytes]:
+    return [part for silo in sorted(by_silo) for part in (silo, by_silo[silo])]
 
 
 class Coefficients:

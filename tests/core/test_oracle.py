@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.core import oracle
 
 from silomix.runtime.core import residue
+from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Encoding, Level, Plan, plan
 
 FIGURE = (3, 5, 7)
@@ -269,12 +270,14 @@ def cohorts(draw: st.DrawFn, n_max: int, bound: float, v: int) -> list[list[floa
     return draw(st.lists(row, min_size=n, max_size=n))
 
 
-def summed(models: list[list[float]], bound: float, p: Plan, weights: Sequence[int]) -> tuple[residue.Residues, int]:
-    """Our path as the runtime goes it: every silo encodes, a hop adds up."""
-    total = np.zeros((len(p.moduli), len(models[0])), residue.plan_dtype(p))
+def summed(models: list[list[float]], bound: float, p: Plan, weights: Sequence[int]) -> tuple[Residues, int]:
+    """Our path as the runtime goes it: every silo encodes, by the corrected sign rule, and a hop adds up."""
+    total = residue.zeros(p, len(models[0]))
     clipped = 0
     for model, weight in zip(models, weights, strict=True):
         residues, beyond = residue.encode(np.array(model), bound, p, weight=weight)
+        integers = [weight * oracle.round_clip(x, bound, p.v)[0] for x in model]
+        assert residues.T.tolist() == [oracle.rns_encode_corrected(x, p.moduli) for x in integers]
         residue.add(total, residues, p)
         clipped += beyond
     return total, clipped

@@ -3,9 +3,10 @@
 The privacy and the error bound are not sampled: over tiny fields every blinder, mask and coin is counted.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial, reduce
 from itertools import combinations, count, product
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from silomix.runtime.core import tamper
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan, primes
-from silomix.runtime.core.tamper import Arrival, Finding, Fold, Kind, Passage, Scalars, Submission, Transcript
+from silomix.runtime.core.tamper import Arrival, Finding, Fold, Kind, Passage, Scalars, Share, Submission, Transcript
 
 Ints = npt.NDArray[np.int64]
 
@@ -74,68 +75,101 @@ def test_blinders_fill_every_plane() -> None:
 # The coin.
 
 CONTEXT = b"manifest, cohort and roots"
-SHARES = {"a": bytes(32), "b": bytes(range(32)), "c": b"\xff" * 32}
-COMMITMENTS = {silo: tamper.commit(share, silo, CONTEXT) for silo, share in SHARES.items()}
+SECRETS = {"a": bytes(32), "b": bytes(range(32)), "c": b"\xff" * 32}
+
+
+def committed(secrets: dict[str, bytes], context: bytes = CONTEXT) -> dict[str, bytes]:
+    return {silo: tamper.commit(secret, silo, context) for silo, secret in secrets.items()}
+
+
+def shown(secrets: dict[str, bytes], commitments: dict[str, bytes], context: bytes = CONTEXT) -> dict[str, Share]:
+    return {silo: Share(secret, tamper.ballot(context, commitments)) for silo, secret in secrets.items()}
+
+
+COMMITMENTS = committed(SECRETS)
+SHARES = shown(SECRETS, COMMITMENTS)
+
+
+def toss(
+    commitments: dict[str, bytes] = COMMITMENTS, shares: dict[str, Share] = SHARES, context: bytes = CONTEXT
+) -> bytes:
+    return tamper.coin(context, ["a", "b", "c"], commitments, shares)
 
 
 def test_coin_is_the_same_for_everybody() -> None:
-    backwards = dict(reversed(SHARES.items()))
-    assert tamper.coin(CONTEXT, COMMITMENTS, SHARES) == tamper.coin(CONTEXT, COMMITMENTS, backwards)
+    assert toss() == toss(dict(reversed(COMMITMENTS.items())), dict(reversed(SHARES.items())))
 
 
 def test_coin_vector() -> None:
     assert COMMITMENTS["a"].hex() == "6a23b6522dd92ef57e7bd9ac6350f31560842d9af84bb8b9225704db402afbd3"
-    assert (
-        tamper.coin(CONTEXT, COMMITMENTS, SHARES).hex()
-        == "01d5e2d4d390b8ec68a59adc063c91bb9ec3160cb20c24de5ae88f8dfeb512c2"
-    )
+    assert toss().hex() == "01d5e2d4d390b8ec68a59adc063c91bb9ec3160cb20c24de5ae88f8dfeb512c2"
 
 
 def test_every_share_changes_the_coin() -> None:
-    coins = set()
-    for silo in SHARES:
-        shares = {**SHARES, silo: b"\x01" * 32}
-        coins.add(tamper.coin(CONTEXT, {s: tamper.commit(v, s, CONTEXT) for s, v in shares.items()}, shares))
-    assert len(coins | {tamper.coin(CONTEXT, COMMITMENTS, SHARES)}) == 4
+    tossed = {toss()}
+    for silo in SECRETS:
+        secrets = {**SECRETS, silo: b"\x01" * 32}
+        tossed.add(toss(committed(secrets), shown(secrets, committed(secrets))))
+    assert len(tossed) == 4
 
 
-@pytest.mark.parametrize("silo", SHARES)
-def test_missing_share_names_its_owner_unresponsive(silo: str) -> None:
-    shown = {s: v for s, v in SHARES.items() if s != silo}
+@pytest.mark.parametrize("silo", SECRETS)
+@pytest.mark.parametrize("committing", [True, False])
+def test_missing_share_names_its_owner_unresponsive(silo: str, committing: bool) -> None:
+    commitments = {s: c for s, c in COMMITMENTS.items() if committing or s != silo}
     with pytest.raises(PeerFault, match="unresponsive") as refused:
-        tamper.coin(CONTEXT, COMMITMENTS, shown)
+        toss(commitments, {s: v for s, v in SHARES.items() if s != silo})
     assert refused.value.reason is Reason.SHARE_MISSING
     assert refused.value.details["silo"] == silo
 
 
-@pytest.mark.parametrize("silo", SHARES)
-@pytest.mark.parametrize("share", [b"\x02" * 32, b"", bytes(31), bytes(33)])
-def test_wrong_share_names_its_owner(silo: str, share: bytes) -> None:
+@pytest.mark.parametrize("silo", SECRETS)
+@pytest.mark.parametrize("value", [b"\x02" * 32, b"", bytes(31), bytes(33)])
+def test_wrong_share_names_its_owner(silo: str, value: bytes) -> None:
     with pytest.raises(PeerFault) as refused:
-        tamper.coin(CONTEXT, COMMITMENTS, {**SHARES, silo: share})
+        toss(shares={**SHARES, silo: replace(SHARES[silo], value=value)})
     assert refused.value.reason is Reason.SHARE_MISMATCH
     assert refused.value.details["silo"] == silo
 
 
-def test_share_of_a_stranger_is_refused() -> None:
-    with pytest.raises(PeerFault) as refused:
-        tamper.coin(CONTEXT, COMMITMENTS, {**SHARES, "d": bytes(32)})
-    assert (refused.value.reason, refused.value.details["silo"]) == (Reason.SHARE_MISMATCH, "d")
+def test_stranger_is_refused() -> None:
+    for commitments, shares in (({"d": bytes(32)}, {}), ({}, {"d": SHARES["a"]})):
+        with pytest.raises(PeerFault) as refused:
+            toss({**COMMITMENTS, **commitments}, {**SHARES, **shares})
+        assert (refused.value.reason, refused.value.details["silo"]) == (Reason.SHARE_MISMATCH, "d")
 
 
 def test_commitment_serves_one_silo_and_one_context() -> None:
-    copied = {**COMMITMENTS, "b": COMMITMENTS["a"]}
     with pytest.raises(PeerFault, match="silo b"):
-        tamper.coin(CONTEXT, copied, {**SHARES, "b": SHARES["a"]})
+        toss({**COMMITMENTS, "b": COMMITMENTS["a"]}, {**SHARES, "b": SHARES["a"]})
     with pytest.raises(PeerFault, match="silo a"):
-        tamper.coin(b"the next attempt", COMMITMENTS, SHARES)
+        toss(context=b"the next attempt")
+
+
+def test_silo_that_commits_twice_cannot_split_the_coin() -> None:
+    """c commits to one share towards a and to another towards b: neither gets a coin, and neither is blamed."""
+    for_a, for_b = committed(SECRETS), committed({**SECRETS, "c": b"\x03" * 32})
+    a, b = shown(SECRETS, for_a)["a"], shown(SECRETS, for_b)["b"]
+    c_for_a, c_for_b = shown(SECRETS, for_a)["c"], shown({"c": b"\x03" * 32}, for_b)["c"]
+    for commitments, shares, witness in (
+        (for_a, {"a": a, "b": b, "c": c_for_a}, "b"),
+        (for_b, {"a": a, "b": b, "c": c_for_b}, "a"),
+    ):
+        with pytest.raises(PeerFault, match="other commitments") as refused:
+            toss(commitments, shares)
+        assert refused.value.details == {"witness": witness}
 
 
 def test_coin_needs_a_cohort_and_whole_shares() -> None:
     with pytest.raises(LocalFault):
-        tamper.coin(CONTEXT, {}, {})
+        tamper.coin(CONTEXT, [], {}, {})
     with pytest.raises(LocalFault):
         tamper.commit(bytes(16), "a", CONTEXT)
+
+
+def test_shares_do_not_print() -> None:
+    assert "xff" not in repr(SHARES["c"])
+    assert repr(SECRETS["c"]) not in repr(SHARES)
 
 
 # Coefficients and folds against plain integers.
@@ -342,40 +376,39 @@ tiny = pytest.mark.parametrize(("p", "d", "n", "hops"), TINY)
 
 @tiny
 def test_scalars_say_nothing_alone_and_no_more_than_the_sum_with_it(p: int, d: int, n: int, hops: int) -> None:
-    for a in product(range(p), repeat=d):
-        alone: set[bytes] = set()
-        views: dict[tuple[int, ...], set[bytes]] = {}
-        for x in all_inputs(p, n, d):
-            run = outcomes(p, x, hops)
+    alone, views = defaultdict(set), defaultdict(set)
+    for x in all_inputs(p, n, d):
+        run = outcomes(p, x, hops)
+        for a in product(range(p), repeat=d):
             seen = published(p, a, run)
-            alone.add(distribution(p, *seen))
-            views.setdefault(total(p, x), set()).add(distribution(p, *seen, blinder_sum(p, run)))
-        assert len(alone) == 1
-        assert len(views) == p**d
-        assert all(len(same) == 1 for same in views.values())
+            alone[a].add(distribution(p, *seen))
+            views[a, total(p, x)].add(distribution(p, *seen, blinder_sum(p, run)))
+    assert (len(alone), len(views)) == (p**d, p ** (2 * d))
+    assert all(len(same) == 1 for same in (*alone.values(), *views.values()))
 
 
 @pytest.mark.parametrize(("p", "d", "n"), [(2, 2, 3), (3, 2, 2), (3, 1, 3), (5, 1, 2)])
 def test_everybody_but_one_hop_learns_no_more_than_the_sum(p: int, d: int, n: int) -> None:
     """They hold every c_i without the other hops' masks and the aggregator's, the sum, and all that is published."""
-    for a in product(range(p), repeat=d):
-        views: dict[tuple[int, ...], set[bytes]] = {}
-        for x in all_inputs(p, n, d):
-            run = outcomes(p, x, 1)
+    views = defaultdict(set)
+    for x in all_inputs(p, n, d):
+        run = outcomes(p, x, 1)
+        for a in product(range(p), repeat=d):
             _, sigma = published(p, a, run)
-            views.setdefault(total(p, x), set()).add(distribution(p, run.sent, sigma, blinder_sum(p, run)))
-        assert all(len(same) == 1 for same in views.values())
+            views[a, total(p, x)].add(distribution(p, run.sent, sigma, blinder_sum(p, run)))
+    assert len(views) == p ** (2 * d)
+    assert all(len(same) == 1 for same in views.values())
 
 
 def test_a_colluding_silo_learns_the_sum_of_the_others() -> None:
     """As above, and the last silo gives up its input and blinder too."""
     p, a = 3, (2,)
-    views: dict[tuple[int, ...], set[bytes]] = {}
+    views = defaultdict(set)
     for x in all_inputs(p, 3, 1):
         run = outcomes(p, x, 1)
         _, sigma = published(p, a, run)
         known = (*total(p, x[:2]), *x[2].tolist())
-        views.setdefault(known, set()).add(distribution(p, run.sent, sigma, blinder_sum(p, run), run.x[:, 2, -1]))
+        views[known].add(distribution(p, run.sent, sigma, blinder_sum(p, run), run.x[:, 2, -1]))
     assert len(views) == 9
     assert all(len(same) == 1 for same in views.values())
 
@@ -384,12 +417,11 @@ def test_a_colluding_silo_learns_the_sum_of_the_others() -> None:
 def test_without_blinders_the_scalars_leak(p: int, d: int) -> None:
     """The negative control of the tests above: inputs are told apart, also among those with the same sum."""
     for a in product(range(p), repeat=d):
-        alone: set[bytes] = set()
-        views: dict[tuple[int, ...], set[bytes]] = {}
+        alone, views = set(), defaultdict(set)
         for x in all_inputs(p, 2, d):
             view = distribution(p, *published(p, a, outcomes(p, x, 1, blind=False)))
             alone.add(view)
-            views.setdefault(total(p, x), set()).add(view)
+            views[total(p, x)].add(view)
         if any(a):
             assert len(alone) == p**2  # <a, x_i> of either silo
             assert all(len(same) == p for same in views.values())
@@ -407,17 +439,29 @@ def test_two_answers_under_two_coins_leak_everything(p: int) -> None:
             assert (guess == x[:, 0]).all()
 
 
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_two_silos_under_two_coins_leak(p: int) -> None:
+    """Why the cohort signs one ballot: the aggregator's sum of blinders ties the answers together. (No hops.)"""
+    for a, b in product(range(p), repeat=2):
+        views = defaultdict(set)
+        for x in all_inputs(p, 2, 1):
+            run = outcomes(p, x, 0)
+            seen = (functional(p, (a,), run.x[:, :1]), functional(p, (b,), run.x[:, 1:]), blinder_sum(p, run))
+            views[total(p, x)].add(distribution(p, *seen))
+        assert {len(same) for same in views.values()} == {1 if a == b else p}
+
+
 @pytest.mark.parametrize("p", [2, 3])
 def test_fresh_blinders_allow_another_coin(p: int) -> None:
     """A new attempt draws new blinders: its answers are independent of the first ones. (No hops: the least hidden.)"""
     for a, b in product(range(p), repeat=2):
-        views: dict[tuple[int, ...], set[bytes]] = {}
+        views = defaultdict(set)
         for x in all_inputs(p, 2, 1):
             run = outcomes(p, x, 0)
             pairs = np.indices((len(run.x),) * 2).reshape(2, -1)
             one, two = run.x[pairs[0]], run.x[pairs[1]]
             seen = (functional(p, (a,), one), functional(p, (b,), two), one.sum(axis=1) % p, two.sum(axis=1) % p)
-            views.setdefault(total(p, x), set()).add(distribution(p, *seen))
+            views[total(p, x)].add(distribution(p, *seen))
         assert all(len(same) == 1 for same in views.values())
 
 
@@ -566,6 +610,22 @@ def test_honest_runs_verify(world: World) -> None:
     # What is left at the aggregator opens to l of the sum, and to nothing of a single silo.
     (layer, opened) = world.scalars(add(world.plan, *world.layer.values()), add(world.plan, *world.x.values()))
     assert transcript.arrival.taken == plus(world.plan, opened, layer)
+
+
+@quick
+@given(worlds(), st.data())
+def test_a_group_is_recognised_by_its_scalars(world: World, data: st.DataObject) -> None:
+    """A limit: who has the sum of a group and the published scalars finds the only subset that balances."""
+    group = data.draw(st.sets(st.sampled_from(list(world.x)), min_size=1))
+    (received,) = world.scalars(add(world.plan, *(add(world.plan, world.x[s], world.layer[s]) for s in group)))
+    open_by_silo = {}
+    for s in world.run().submissions:
+        masks = reduce(partial(plus, world.plan), s.masks)
+        negative = tuple(tuple(-m % p for m in row) for p, row in zip(world.plan.moduli, masks, strict=True))
+        open_by_silo[s.silo] = plus(world.plan, s.sent, negative)
+    subsets = [set(c) for n in range(1, len(world.x) + 1) for c in combinations(world.x, n)]
+    balancing = [c for c in subsets if reduce(partial(plus, world.plan), (open_by_silo[s] for s in c)) == received]
+    assert balancing == [group]
 
 
 @quick

@@ -1,0 +1,268 @@
+"""Measurements: ratios taken side by side in one run, because machines differ and are noisy.
+
+`codec` times every step that the protocol adds to a round on one thread, against the copy of the same float32 vector in
+memory, and against the loop over parameters that one would write first.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from silomix.runtime.core import residue
+from silomix.runtime.core.codec import Codec, Schema, TensorSpec
+from silomix.runtime.core.masks import MaskContext, Secret, Stream, add_mask, mask_stream, remove_mask
+from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.plan import Encoding, Plan, plan
+
+REPEATS = 9
+PYTHON_SLICE = 20_000
+PAPER_SECONDS = {"encode": 19.1, "decode": 57.0}
+"""The paper's computation table for ResNet-18, on its authors' laptop."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that is timed: its key in the JSON, what it does, and how to do it once."""
+
+    key: str
+    what: str
+    run: Callable[[], object]
+
+
+def codec(parameters: int, silos: int, precision: int, as_json: bool) -> int:
+    """Time the codec and the masks against memcpy and against plain Python; print ratios."""
+    p = plan(silos, precision)
+    model = Codec(Schema((TensorSpec("vector", (parameters,)),)), (1.0,), p)
+    rng = np.random.default_rng(20260101)
+    values = rng.uniform(-1, 1, parameters).astype(np.float32)
+    copy = np.empty_like(values)
+    body = [tuple(bytes(plane) for plane in planes) for planes in model.encode({"vector": values})]
+    acc = residue.zeros(p, parameters)
+    stream = mask_stream(Secret(bytes(range(32))), _context(p, model), p.moduli)
+    steps = [
+        Step("memcpy", "copy the float32 vector", lambda: np.copyto(copy, values)),
+        Step("encode", "quantise, reduce, pack", lambda: _encode(model, values)),
+        Step("expand", "expand one hop's mask and add it", lambda: _masks(model, stream, acc, add_mask)),
+        Step("unmask", "expand one hop's mask and take it off", lambda: _masks(model, stream, acc, remove_mask)),
+        Step("add", "unpack one silo's planes and add them", lambda: _add(model, acc, body)),
+        Step("decode", "unpack, remainder theorem, mean", lambda: _decode(model, body, copy)),
+    ]
+    seconds = _race(steps, quiet=as_json)
+    python = {
+        "encode": _scaled(lambda n: _python_encode(values[:n], p), parameters),
+        "decode": _scaled(lambda n: _python_decode(body[0], p, n), parameters),
+    }
+    result: dict[str, object] = {
+        "parameters": parameters,
+        "silos": silos,
+        "precision": precision,
+        "moduli": list(p.moduli),
+        "bits_per_parameter": p.packed_bits,
+        "threads": 1,
+        "repeats": REPEATS,
+        "python_slice": min(PYTHON_SLICE, parameters),
+        "seconds": {**seconds, "python_encode": python["encode"], "python_decode": python["decode"]},
+        **{f"{s.key}_vs_memcpy": seconds[s.key] / seconds["memcpy"] for s in steps if s.key != "memcpy"},
+        "encode_speedup_vs_python": python["encode"] / seconds["encode"],
+        "decode_speedup_vs_python": python["decode"] / seconds["decode"],
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        _print_codec(result, steps, seconds, python)
+    return 0
+
+
+def _context(p: Plan, model: Codec) -> MaskContext:
+    return MaskContext(bytes(32), 1, 1, 1, bytes(32), model.schema.digest, p.digest, model.chunk_parameters)
+
+
+def _encode(model: Codec, values: npt.NDArray[np.float32]) -> None:
+    for _ in model.encode({"vector": values}):
+        pass
+
+
+def _masks(model: Codec, stream: Stream, acc: Residues, apply: Callable[..., None]) -> None:
+    layout = model.layout
+    for i in range(layout.chunks):
+        apply(acc, stream, i, layout.start(i), layout.length(i), layout.plan.moduli)
+
+
+def _add(model: Codec, acc: Residues, body: list[tuple[bytes, ...]]) -> None:
+    buffer = model.layout.buffer()
+    for i, planes in enumerate(body):
+        model.layout.add(acc, i, planes, buffer)
+
+
+def _decode(model: Codec, body: list[tuple[bytes, ...]], out: npt.NDArray[np.float32]) -> None:
+    buffer = model.layout.buffer()
+    for i, planes in enumerate(body):
+        start, n = model.layout.start(i), model.layout.length(i)
+        model.layout.unpack(i, planes, buffer)
+        residue.decode_mean(buffer, model.plan, 1.0, 1, out=out[start : start + n])
+
+
+def _race(steps: list[Step], *, quiet: bool) -> dict[str, float]:
+    """Time the steps in turn, several times over, and keep each one's median: noise then hits all of them alike."""
+    times: dict[str, list[float]] = {s.key: [] for s in steps}
+    console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True)
+    with bar:
+        task = bar.add_task("timing", total=(REPEATS + 1) * len(steps))
+        for lap in range(REPEATS + 1):
+            for step in steps:
+                bar.update(task, description=step.what)
+                start = time.perf_counter()
+                step.run()
+                if lap:  # the first lap compiles the kernels and touches the memory
+                    times[step.key].append(time.perf_counter() - start)
+                bar.advance(task)
+    return {key: float(np.median(laps)) for key, laps in times.items()}
+
+
+def _scaled(run: Callable[[int], object], parameters: int) -> float:
+    """Time a loop over a slice, and scale it to the whole vector."""
+    n = min(PYTHON_SLICE, parameters)
+    start = time.perf_counter()
+    run(n)
+    return (time.perf_counter() - start) * parameters / n
+
+
+def _python_encode(values: npt.NDArray[np.float32], p: Plan) -> list[bytearray]:
+    """Do what `encode` does, as one would first write it: a loop, a modulo, bits shifted out byte by byte."""
+    planes = [bytearray() for _ in p.moduli]
+    buffers, used = [0] * len(planes), [0] * len(planes)
+    for value in values.tolist():
+        x = max(-p.v, min(p.v, round(value * p.v)))
+        for j, (m, width) in enumerate(zip(p.moduli, p.widths, strict=True)):
+            buffers[j] |= (x % m) << used[j]
+            used[j] += width
+            while used[j] >= 8:
+                planes[j].append(buffers[j] & 255)
+                buffers[j] >>= 8
+                used[j] -= 8
+    return planes
+
+
+def _python_decode(planes: tuple[bytes, ...], p: Plan, n: int) -> list[float]:
+    """Do what `decode` does, as one would first write it."""
+    terms = [(p.M // m, pow(p.M // m, -1, m)) for m in p.moduli]
+    means = []
+    for i in range(n):
+        x = 0
+        for plane, width, (cofactor, y) in zip(planes, p.widths, terms, strict=True):
+            bit = i * width
+            r = int.from_bytes(plane[bit >> 3 : (bit >> 3) + 4], "little") >> (bit & 7) & ((1 << width) - 1)
+            x += r * cofactor * y
+        x %= p.M
+        means.append((x - p.M if x > (p.M - 1) // 2 else x) / p.v)
+    return means
+
+
+def _print_codec(
+    result: dict[str, object], steps: list[Step], seconds: dict[str, float], python: dict[str, float]
+) -> None:
+    console = Console()
+    table = Table(title=f"{result['parameters']:,} parameters, {result['bits_per_parameter']} bits each, one thread")
+    for column in ("step", "ms", "x memcpy", "GB/s of float32"):
+        table.add_column(column, justify="left" if column == "step" else "right")
+    size = int(str(result["parameters"])) * 4
+    for step in steps:
+        t = seconds[step.key]
+        ratio = t / seconds["memcpy"]
+        table.add_row(step.what, f"{t * 1e3:.1f}", f"{ratio:.2f}", f"{size / t / 1e9:.2f}")
+    for key, t in python.items():
+        name = f"{key} by a loop in Python (on {result['python_slice']:,}, scaled)"
+        table.add_row(name, f"{t * 1e3:,.0f}", f"{t / seconds['memcpy']:,.0f}", "")
+    console.print(table)
+    for key, paper in PAPER_SECONDS.items():
+        console.print(
+            f"{key}: {python[key] / seconds[key]:,.0f} x the loop in Python"
+            + (f" (the paper reports {paper} s for this size)" if result["parameters"] == 11_237_432 else "")
+        )
+
+
+def demo(as_json: bool) -> int:
+    """Show the core at work on small numbers: ten silos, three hops, masks on and off, and the mean that comes out."""
+    silos, hops, parameters = 10, 3, 100_000
+    p = plan(silos, 4)
+    model = Codec(Schema((TensorSpec("weights", (parameters,)),)), (1.0,), p)
+    rng = np.random.default_rng()
+    updates = rng.uniform(-1, 1, (silos, parameters)).astype(np.float32)
+    layout = model.layout
+    total = residue.zeros(p, parameters)
+    streams: list[Stream] = []
+    wire = 0
+    for update in updates:
+        layers = [
+            MaskContext(bytes(32), 1, 1, layer, bytes(32), model.schema.digest, p.digest, model.chunk_parameters)
+            for layer in range(hops + 1)
+        ]
+        own = [mask_stream(Secret.draw(os.urandom), layer, p.moduli) for layer in layers]
+        streams += own
+        for i, planes in enumerate(model.encode({"weights": update})):
+            wire += sum(len(plane) for plane in planes)
+            chunk = layout.unpack(i, planes)
+            for stream in own:
+                add_mask(chunk, stream, i, 0, layout.length(i), p.moduli)
+            residue.add(total[:, layout.start(i) : layout.start(i) + layout.length(i)], chunk, p)
+    masked_agree = float(np.mean(residue.decode_sum(total, p) == np.rint(updates.astype(np.float64) * p.v).sum(axis=0)))
+    for stream in streams:
+        _masks(model, stream, total, remove_mask)
+    mean = model.decode(total, silos).tensors["weights"]
+    error = float(np.abs(mean - updates.astype(np.float64).mean(axis=0)).max())
+    result = {
+        "silos": silos,
+        "hops": hops,
+        "parameters": parameters,
+        "moduli": list(p.moduli),
+        "bits_per_parameter": 8 * wire / silos / parameters,
+        "max_abs_error_vs_plain": error,
+        "sums_readable_under_masks": masked_agree,
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+        return 0
+    console = Console()
+    console.print(f"[bold]{silos} silos, {hops} hops, {parameters:,} parameters[/bold]")
+    console.print(f"moduli {p.moduli}: {result['bits_per_parameter']:.2f} bits per parameter instead of 32")
+    console.print(f"sums that can be read while the masks are on: {masked_agree:.3%} (chance: {1 / p.M:.3%})")
+    console.print(f"mean after every hop took its masks off: off by at most {error:.2e} (half a step: {0.5 / p.v:.2e})")
+    return 0
+
+
+def warm(as_json: bool) -> int:
+    """Compile every kernel and keep the machine code, so that a node starts at once."""
+    start = time.perf_counter()
+    for p in (
+        plan(10, 4),
+        plan(10, 8),
+        plan(1000, 16),
+        plan(10, 4, Encoding.FIRST_PRIMES),
+    ):  # narrow, wide, two-word, bytes
+        for kind in (np.float32, np.float64):
+            values: residue.Floats = np.linspace(-1, 1, 300).astype(kind)
+            acc, _ = residue.encode(values, 1.0, p)
+            stream = Stream(bytes(32), p.moduli, 304)
+            add_mask(acc, stream, 0, 0, 300, p.moduli)
+            remove_mask(acc, stream, 0, 0, 300, p.moduli)
+            residue.decode_mean(acc, p, 1.0, 1, out=np.empty_like(values))
+        schema = Schema((TensorSpec("values", (300,)),))
+        single = Codec(schema, (1.0,), p)
+        for i, planes in enumerate(single.encode({"values": np.linspace(-1, 1, 300, dtype=np.float32)})):
+            single.layout.add(residue.zeros(p, 300), i, planes)
+    result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        Console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
+    return 0
