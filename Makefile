@@ -31,6 +31,7 @@ lint: $(STAMP)            ## ruff, mypy --strict, buf
 
 proto: $(STAMP)           ## write the generated code beside the .proto files
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/silomix/v1/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto proto/silomix/v1/services.proto
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

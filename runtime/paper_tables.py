@@ -1,27 +1,30 @@
 """The paper's communication figures beside ours.
 
-The paper's numbers are quotations and stand here as typed constants; every number of ours is computed when asked for,
-and so is the mark that says whether the two agree. "Ours" means: by the paper's own method (the first primes whose
-product holds every sum) at the n and r that the paper names. What silomix would send instead stands under `also`.
+The paper's numbers are quoted in `paper_quotes`; every number of ours is computed when asked for, and so is the mark
+that says whether the two agree. "Ours" means: by the paper's own method (the first primes whose product holds every
+sum) at the n and r that the paper names. What silomix would send instead stands under `also`.
 
 The JSON of ``silomix plan --paper --json`` is stable: fields are added, never renamed.
 
-    sections  [{id, title, source, comparisons, series}]
+    sections     [{id, title, source, comparisons, series}]
     comparisons  [{what, silos, precision, paper, computed, mark, why, also}], mark is "agrees" or "differs", `also` a
                  map from the name of another choice to its value
     series       [{title, mark, columns, rows}], mark is "plot only": the paper draws the curve and prints no value
-    summary   {agrees, differs}, the comparisons counted by mark
+    summary      {agrees, differs}, the comparisons counted by mark
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from itertools import count
 from math import prod
 
+from silomix.runtime import paper_quotes as quotes
 from silomix.runtime.core.plan import Encoding, Plan, Quantiser, largest_value, plan, primes
 from silomix.runtime.plan_report import VANILLA_BITS, paper_rle_bits, share_bits
 
 Number = int | float
+SA, ALG1, ALG1_RLE, VANILLA = "Secure Aggregation", "Alg. 1", "Alg. 1 + RLE", "Vanilla FL"
 
 
 class Mark(StrEnum):
@@ -67,43 +70,6 @@ class Section:
     series: tuple[Series, ...] = ()
 
 
-# --- quotations -------------------------------------------------------------------------------------------------------
-
-FINDINGS = (
-    ("CNN, MNIST", 3, "1.04"),
-    ("CNN, CIFAR-10", 5, "1.81"),
-    ("ResNet, CIFAR-100", 5, "1.81"),
-    ("MLP, Synthetic", 4, "1.28"),
-    ("CNN, HAR", 4, "1.28"),
-    ("Transformer, Newsgroups", 4, "1.28"),
-)
-"""Table sum_of_findings: model and data, r, expansion for 10 clients."""
-MATCHING = ("ResNet, CIFAR-100, full match", 8, "2.4")
-"""Figure expansion_factor with its text; that r = 8 is the full match comes from the text on accuracy."""
-RLE_FACTOR = "1.03"
-INT8_FACTOR = "1.28"
-MORE_CLIENTS = (
-    (1000, 8, 36926, 160, 43, 32),
-    (10000, 8, 399920, 160, 42, 32),
-    (1000, 12, 49900, 281, 61, 32),
-    (10000, 12, 539892, 328, 67, 32),
-    (1000, 16, 63872, 381, 73, 32),
-    (10000, 16, 669866, 440, 79, 32),
-)
-"""Table comm_cost_more_clients: clients, r, Secure Aggregation, Alg. 1, Alg. 1 + RLE, vanilla."""
-EXTRA_BITS = ((4, 23), (8, 78))
-"""Text on figure comm_cost: r, about how many bits more than vanilla, up to 20 clients."""
-SA_CHEAPER_BELOW: tuple[tuple[int, int | str], ...] = ((4, "never"), (8, 5))
-"""Text on figure comm_cost: r, the number of clients below which Secure Aggregation costs less."""
-LARGEST_CASE = (10000, 16, 440, 79, 83)
-"""Text: clients, r, bits of Alg. 1, bits with RLE, about so many KB for Secure Aggregation."""
-EXPANSION_SILOS = 10
-ZOOM = range(2, 21)
-
-
-# --- ours -------------------------------------------------------------------------------------------------------------
-
-
 def first(silos: int, r: int, quantiser: Quantiser = Quantiser.DECIMAL) -> Plan:
     """Return the plan by the paper's method: the first primes that hold every sum."""
     return plan(silos, r, Encoding.FIRST_PRIMES, quantiser=quantiser)
@@ -124,62 +90,75 @@ def matches(quoted: str, value: float) -> bool:
     return f"{value:.{len(quoted.partition('.')[2])}f}" == quoted
 
 
-def _mark(agrees: bool) -> Mark:
-    return Mark.AGREES if agrees else Mark.DIFFERS
+def _compare(
+    what: str,
+    silos: int,
+    r: int | None,
+    paper: Number | str,
+    computed: Number,
+    why: str = "",
+    also: Mapping[str, Number] | None = None,
+    *,
+    agrees: bool | None = None,
+) -> Comparison:
+    """Mark a comparison: equal numbers agree unless told otherwise, and only a difference needs a reason."""
+    if agrees is None:
+        agrees = paper == computed
+    mark = Mark.AGREES if agrees else Mark.DIFFERS
+    return Comparison(what, silos, r, paper, computed, mark, "" if agrees else why, also or {})
 
 
-def _ours(silos: int, r: int, quantiser: Quantiser = Quantiser.DECIMAL) -> dict[str, Number]:
+def _ours(silos: int, r: int, quantiser: Quantiser = Quantiser.DECIMAL) -> dict[str, int]:
     """Bits of what silomix chooses in place of the first primes."""
-    return {
-        str(e): plan(silos, r, e, quantiser=quantiser).bits_per_parameter for e in (Encoding.UNARY, Encoding.COUNTS)
-    }
+    chosen = (plan(silos, r, e, quantiser=quantiser) for e in (Encoding.UNARY, Encoding.COUNTS))
+    return {str(p.encoding): p.bits_per_parameter for p in chosen}
 
 
-def _listed(values: Iterable[int]) -> str:
-    return " or ".join(str(v) for v in values)
+def precisions_giving(quoted: str, width: Callable[[Sequence[int]], int] = sum) -> list[int]:
+    """Return the r at which 10 silos really have a quoted expansion factor; `width` is as for `_factor`."""
+    factors = {r: width(first(quotes.EXPANSION_SILOS, r).moduli) / VANILLA_BITS for r in range(1, 17)}
+    return [r for r, factor in factors.items() if matches(quoted, factor)]
 
 
-def _factor(what: str, r: int, quoted: str, width: Callable[[Iterable[int]], int]) -> Comparison:
+def _factor(what: str, r: int, quoted: str, width: Callable[[Sequence[int]], int]) -> Comparison:
     """Compare an expansion factor for 10 clients; `width` gives the bits of residues to some moduli."""
-    n = EXPANSION_SILOS
-    computed = width(first(n, r).moduli) / VANILLA_BITS
-    why = ""
-    if not matches(quoted, computed):
-        bits = [b for b in range(1, 1000) if matches(quoted, b / VANILLA_BITS)]
-        reached = [k for k in range(1, 17) if width(first(n, k).moduli) in bits]
-        if not bits:
-            near = int(float(quoted) * VANILLA_BITS)
-            why = (
-                f"no whole number of bits gives it ({near} give {near / VANILLA_BITS:.2f}, "
-                f"{near + 1} give {(near + 1) / VANILLA_BITS:.2f})"
-            )
-        else:
-            why = f"{_listed(bits)} bits are r = {_listed(reached)}, and r = {r} takes {width(first(n, r).moduli)}"
-        if width(printed_moduli(n, r)) in bits:
-            why += "; Alg. 1's condition as printed admits them, but then sums wrap round"
-    also = {name: bits / VANILLA_BITS for name, bits in _ours(n, r).items()}
-    return Comparison(what, n, r, float(quoted), computed, _mark(not why), why, also)
+    n = quotes.EXPANSION_SILOS
+    bits = width(first(n, r).moduli)
+    if right := precisions_giving(quoted, width):
+        theirs = width(first(n, right[0]).moduli)
+        why = f"{theirs} bits are r = {' or '.join(map(str, right))}, and r = {r} takes {bits}"
+    else:
+        near = int(float(quoted) * VANILLA_BITS)
+        below, above = near / VANILLA_BITS, (near + 1) / VANILLA_BITS
+        why = f"no whole number of bits gives it: {near} give {below:.2f}, {near + 1} give {above:.2f}"
+    if matches(quoted, width(printed_moduli(n, r)) / VANILLA_BITS):
+        why += f"; Alg. 1's condition as printed admits them at r = {r}, but then sums wrap round"
+    computed = bits / VANILLA_BITS
+    also = {name: b / VANILLA_BITS for name, b in _ours(n, r).items()}
+    return _compare(what, n, r, float(quoted), computed, why, also, agrees=matches(quoted, computed))
 
 
 def expansion() -> Section:
     """Compare table sum_of_findings and figure expansion_factor: the factors belong to other precisions."""
-    int8 = first(EXPANSION_SILOS, 1, Quantiser.INT8).bits_per_parameter / VANILLA_BITS
-    also = {k: b / VANILLA_BITS for k, b in _ours(EXPANSION_SILOS, 1, Quantiser.INT8).items()}
+    n, int8 = quotes.EXPANSION_SILOS, Quantiser.INT8
+    bert = first(n, 1, int8).bits_per_parameter / VANILLA_BITS
+    also = {name: b / VANILLA_BITS for name, b in _ours(n, 1, int8).items()}
     return Section(
         "expansion",
         "Expansion against 32 bits, 10 silos",
         "table sum_of_findings, figure expansion_factor and their text",
         (
-            *(_factor(*finding, sum) for finding in (*FINDINGS, MATCHING)),
-            _factor("ResNet, CIFAR-100, with RLE", MATCHING[1], RLE_FACTOR, lambda m: paper_rle_bits(tuple(m))),
-            Comparison(
+            *(_factor(*finding, sum) for finding in (*quotes.FINDINGS, quotes.FULL_MATCH)),
+            _factor(*quotes.FULL_MATCH_RLE, paper_rle_bits),
+            _compare(
                 "BERT in 8 bits",
-                EXPANSION_SILOS,
+                n,
                 None,
-                float(INT8_FACTOR),
-                int8,
-                _mark(matches(INT8_FACTOR, int8)),
-                also=also,
+                float(quotes.INT8_FACTOR),
+                bert,
+                "",
+                also,
+                agrees=matches(quotes.INT8_FACTOR, bert),
             ),
         ),
     )
@@ -188,33 +167,27 @@ def expansion() -> Section:
 def more_clients() -> Section:
     """Compare every cell of table comm_cost_more_clients."""
     cells: list[Comparison] = []
-    for n, r, sa, alg1, rle, vanilla in MORE_CLIENTS:
-        moduli, c = first(n, r).moduli, share_bits(n * largest_value(r))
-        bits, need, printed = sum(moduli), 2 * n * largest_value(r) + 1, printed_moduli(n, r)
+    for n, r, sa, alg1, rle, vanilla in quotes.MORE_CLIENTS:
+        best, ours, c = first(n, r), _ours(n, r), share_bits(n * largest_value(r))
+        need, printed = 2 * n * largest_value(r) + 1, printed_moduli(n, r)
         why_sa = why_bits = why_rle = ""
         if sa == c * (n - 2):
-            why_sa = f"the table has C (n - 2) where the text says C (n - 1); C = ceil(log2(n v)), {c} here"
-        if alg1 == sum(printed) != bits:
+            why_sa = "the table has C (n - 2) where the text says C (n - 1), with C = ceil(log2(n v))"
+        if alg1 == sum(printed):
             why_bits = (
-                f"infeasible: the primes up to {printed[-1]} multiply to {prod(printed)}, below the {need} sums to tell "
-                f"apart, though Alg. 1's condition as printed admits them"
+                f"infeasible: the primes up to {printed[-1]} multiply to {prod(printed)}, below the {need} sums to "
+                f"tell apart; Alg. 1's condition as printed admits them"
             )
-        if rle != paper_rle_bits(moduli):
-            why_rle = f"the same infeasible primes: theirs take {paper_rle_bits(printed)} by the other rows' counting"
-        ours = _ours(n, r)
-        packed = {"first-primes packed": first(n, r).packed_bits, "counts": ours["counts"]}
-        signed = {"with a sign bit": share_bits(need) * (n - 1)}
+            why_rle = f"the same infeasible primes, which take {paper_rle_bits(printed)} as the other rows count"
+        packed = {"first-primes packed": best.packed_bits, "counts": ours["counts"]}
         cells += (
-            Comparison("Secure Aggregation", n, r, sa, c * (n - 1), _mark(sa == c * (n - 1)), why_sa, signed),
-            Comparison("Alg. 1", n, r, alg1, bits, _mark(alg1 == bits), why_bits, {"unary": ours["unary"]}),
-            Comparison(
-                "Alg. 1 + RLE", n, r, rle, paper_rle_bits(moduli), _mark(rle == paper_rle_bits(moduli)), why_rle, packed
-            ),
-            Comparison("Vanilla FL", n, r, vanilla, VANILLA_BITS, _mark(vanilla == VANILLA_BITS)),
+            _compare(SA, n, r, sa, c * (n - 1), why_sa, {"with a sign bit": share_bits(need) * (n - 1)}),
+            _compare(ALG1, n, r, alg1, best.bits_per_parameter, why_bits, {"unary": ours["unary"]}),
+            _compare(ALG1_RLE, n, r, rle, paper_rle_bits(best.moduli), why_rle, packed),
+            _compare(VANILLA, n, r, vanilla, VANILLA_BITS),
         )
-    return Section(
-        "more-clients", "Bits per silo and parameter, more clients", "table comm_cost_more_clients", tuple(cells)
-    )
+    title = "Bits per silo and parameter, more clients"
+    return Section("more-clients", title, "table comm_cost_more_clients", tuple(cells))
 
 
 def _cheaper_below(r: int, encoding: Encoding) -> int:
@@ -237,27 +210,23 @@ def _bits_row(n: int, r: int) -> tuple[int, ...]:
 def bits_by_silos() -> Section:
     """Compare figure comm_cost, with its zoom, and what the text reads off it."""
     claims: list[Comparison] = []
-    for r, quoted in EXTRA_BITS:
-        by_primes = [first(n, r).bits_per_parameter - VANILLA_BITS for n in ZOOM]
-        least = [plan(n, r, Encoding.UNARY).bits_per_parameter - VANILLA_BITS for n in ZOOM]
-        agrees = all(abs(extra - quoted) <= 1 for extra in (min(by_primes), max(by_primes)))
-        spread = {"unary, least": min(least), "unary, most": max(least)}
-        why = "" if agrees else f"the first primes cost {_listed(sorted(set(by_primes)))} more for 2 to 20 silos"
+    for r, extra in quotes.EXTRA_BITS:
+        computed = {first(n, r).bits_per_parameter - VANILLA_BITS for n in quotes.ZOOM}
+        least = [plan(n, r, Encoding.UNARY).bits_per_parameter - VANILLA_BITS for n in quotes.ZOOM]
+        agrees = all(abs(bits - extra) <= 1 for bits in computed)
+        why = f"the first primes cost {max(computed)} more and the least sum {min(least)} to {max(least)}"
+        also = {"unary at 2 silos": least[0], "unary at 20 silos": least[-1]}
         claims.append(
-            Comparison("bits above vanilla, up to 20", max(ZOOM), r, quoted, max(by_primes), _mark(agrees), why, spread)
+            _compare(f"{ALG1}, bits above vanilla", quotes.ZOOM[-1], r, extra, max(computed), why, also, agrees=agrees)
         )
-    for r, below in SA_CHEAPER_BELOW:
-        computed, unary = _cheaper_below(r, Encoding.FIRST_PRIMES), _cheaper_below(r, Encoding.UNARY)
-        why = "" if below == computed else f"C (n - 1) is the lower for n < {computed}"
-        if why and below == unary:
-            why += f"; against the least sum, for n < {unary}, as the paper says"
-        claims.append(
-            Comparison("SA is cheaper below", max(ZOOM), r, below, computed, _mark(not why), why, {"unary": unary})
-        )
+    for r, below in quotes.SA_CHEAPER_BELOW:
+        limit, unary = _cheaper_below(r, Encoding.FIRST_PRIMES), _cheaper_below(r, Encoding.UNARY)
+        why = f"C (n - 1) is the lower for n < {limit}; against the least sum, for n < {unary}"
+        claims.append(_compare(f"{SA} is cheaper below", quotes.ZOOM[-1], r, below, limit, why, {"unary": unary}))
     return Section(
         "bits-by-silos",
         "Bits per silo and parameter by the number of silos",
-        "figure comm_cost, its zoom and their text",
+        "figure comm_cost, its zoom to 20 clients and their text",
         tuple(claims),
         tuple(Series(f"r = {r}", BITS_COLUMNS, tuple(_bits_row(n, r) for n in range(2, 101))) for r in (4, 8)),
     )
@@ -265,73 +234,58 @@ def bits_by_silos() -> Section:
 
 def rounds() -> Section:
     """Compute figure rns_shuffle_rounds: a shuffling round for each modulus."""
+    kinds = (Encoding.FIRST_PRIMES, Encoding.UNARY, Encoding.COUNTS)
 
-    def row(x: int, n: int, r: int) -> tuple[int, ...]:
-        kinds = (Encoding.FIRST_PRIMES, Encoding.UNARY, Encoding.COUNTS)
-        return (x, *(len(plan(n, r, e).moduli) for e in kinds))
+    def series(title: str, by: str, points: Iterable[tuple[int, int, int]]) -> Series:
+        rows = tuple((x, *(len(plan(n, r, e).moduli) for e in kinds)) for x, n, r in points)
+        return Series(title, (by, *map(str, kinds)), rows)
 
-    kinds = ("first-primes", "unary", "counts")
-    by_silos = tuple(row(d * 10**k, d * 10**k, 10) for k in range(7) for d in (1, 2, 5) if 2 <= d * 10**k <= 10**6)
-    by_r = tuple(Series(f"{n} silos", ("r", *kinds), tuple(row(r, n, r) for r in range(1, 17))) for n in (10, 10**6))
+    sizes = [d * 10**k for k in range(7) for d in (1, 2, 5)]
     return Section(
         "rounds",
         "Shuffling rounds: one for each modulus",
         "figure rns_shuffle_rounds",
-        series=(Series("r = 10", ("silos", *kinds), by_silos), *by_r),
+        series=(
+            series("r = 10", "silos", ((n, n, 10) for n in sizes if 2 <= n <= 10**6)),
+            series("10 silos", "r", ((r, 10, r) for r in range(1, 17))),
+            series("10^6 silos", "r", ((r, 10**6, r) for r in range(1, 17))),
+        ),
     )
 
 
 def in_text() -> Section:
     """Compare the largest case that the text works out."""
-    n, r, alg1, rle, kilobytes = LARGEST_CASE
-    moduli, ours = first(n, r).moduli, _ours(n, r)
-    sa = share_bits(n * largest_value(r)) * (n - 1) / 8000
+    n, r, alg1, rle, about_kb = quotes.LARGEST_CASE
+    best, ours = first(n, r), _ours(n, r)
+    packed = {"first-primes packed": best.packed_bits, "counts": ours["counts"]}
+    sa_kb = share_bits(n * largest_value(r)) * (n - 1) / 8000
     return Section(
         "in-text",
         "The largest case",
         "text on communication cost",
         (
-            Comparison(
-                "Alg. 1, bits", n, r, alg1, sum(moduli), _mark(alg1 == sum(moduli)), also={"unary": ours["unary"]}
-            ),
-            Comparison(
-                "Alg. 1 + RLE, bits",
-                n,
-                r,
-                rle,
-                paper_rle_bits(moduli),
-                _mark(rle == paper_rle_bits(moduli)),
-                also={"first-primes packed": first(n, r).packed_bits, "counts": ours["counts"]},
-            ),
-            Comparison("Secure Aggregation, about, KB", n, r, kilobytes, sa, _mark(abs(sa - kilobytes) <= 1)),
+            _compare(f"{ALG1}, bits", n, r, alg1, best.bits_per_parameter, also={"unary": ours["unary"]}),
+            _compare(f"{ALG1_RLE}, bits", n, r, rle, paper_rle_bits(best.moduli), also=packed),
+            _compare(f"{SA}, about so many KB", n, r, about_kb, sa_kb, agrees=abs(sa_kb - about_kb) < 1),
         ),
     )
 
 
 def condition() -> Section:
     """Compare the two conditions on the moduli that the paper prints, at n = 10 and r = 4."""
-    n, r = EXPANSION_SILOS, 4
+    n, r = quotes.EXPANSION_SILOS, 4
     limit = n * largest_value(r)
     need = 2 * limit + 1
-    # n v < floor((M - 1) / 2): the least M is found, not solved for, so that the formula stands as it is printed.
-    text = next(m for m in range(need - 4, need + 5) if limit < (m - 1) // 2)
+    # The least M of the text's condition is found, not solved for, so that the formula stands as it is printed.
+    text = next(m for m in count(1) if limit < (m - 1) // 2)
+    why = "a sum lies in -n v..n v, so M has to reach 2 n v + 1: the other direction, and twice as far for the sign"
     return Section(
         "condition",
-        "The least product of the moduli, 10 silos, r = 4",
+        "The least product M of the moduli, 10 silos, r = 4",
         "Alg. 1 and the text on S.3",
         (
-            Comparison(
-                "Alg. 1: M < n (10^r - 1)",
-                n,
-                r,
-                f"below {limit}",
-                need,
-                Mark.DIFFERS,
-                "a sum lies in -n v..n v, so M must reach 2 n v + 1: other direction, and a factor 2 for the sign",
-            ),
-            Comparison(
-                "text: n v < floor((M - 1) / 2)", n, r, text, need, _mark(text == need), f"stricter by {text - need}"
-            ),
+            _compare("Alg. 1: M < n (10^r - 1)", n, r, f"below {limit}", need, why, agrees=need < limit),
+            _compare("text: n v < floor((M - 1) / 2)", n, r, text, need, "asks for n v + 1 where n v suffices"),
         ),
     )
 

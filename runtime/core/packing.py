@@ -56,7 +56,7 @@ def pack_into(residues: Residues, width: int, out: npt.NDArray[np.uint8]) -> mem
     size = packed_bytes(len(residues), width)
     if len(out) < size + SLACK:
         raise ValueError(f"the buffer has {len(out)} bytes, the plane needs {size + SLACK}")
-    (_pack_narrow if residues.dtype == np.uint16 else _pack_wide)(residues, width, out[: size + SLACK])
+    (_pack_narrow if _in_lanes(residues, width) else _pack_wide)(residues, width, out[: size + SLACK])
     return out.data[:size]
 
 
@@ -81,8 +81,10 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
         )
     if out is None:
         out = np.empty(n, residue_dtype(width))
+    elif len(out) != n or out.itemsize < np.dtype(residue_dtype(width)).itemsize:
+        raise ValueError(f"{len(out)} places of {out.dtype} do not hold {n} residues below {modulus}")
     raw = np.frombuffer(plane, np.uint8)
-    done = (_unpack_narrow if out.dtype == np.uint16 else _unpack_wide)(raw, width, out)
+    done = (_unpack_narrow if _in_lanes(out, width) else _unpack_wide)(raw, width, out)
     _unpack_tail(raw, width, done, out)
     bad = _first_at_least(out, modulus)
     if bad >= 0:
@@ -95,6 +97,11 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
             expected=modulus,
         )
     return out
+
+
+def _in_lanes(residues: Residues, width: int) -> bool:
+    """Whether residues lie as the fast kernels take them: 16-bit lanes, one beside the other, with a bit to spare."""
+    return width <= NARROW and residues.dtype == np.uint16 and residues.flags.c_contiguous
 
 
 @compiled

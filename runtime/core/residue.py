@@ -19,7 +19,7 @@ import numpy.typing as npt
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.kernels import compiled
 from silomix.runtime.core.packing import Residues, residue_dtype
-from silomix.runtime.core.plan import FAST_RANGE, Plan
+from silomix.runtime.core.plan import FAST_RANGE, MAX_VALUE, Plan
 
 Floats = npt.NDArray[np.floating[Any]]
 """float32 or float64."""
@@ -31,6 +31,8 @@ EXACT = 1 << 51
 The product is off by less than |x/m| * 2^-52 < 1/(2m), while x/m is a whole number or at least 1/m away from the next.
 """
 LARGEST = float(np.finfo(np.float64).max)
+BEYOND = float(MAX_VALUE)
+"""No v reaches this, and it is an integer of 64 bits."""
 BLOCK = 2048
 """Parameters that the kernels work on at a time: a few arrays of them fit in the first-level cache."""
 
@@ -81,6 +83,17 @@ def zeros(plan: Plan, n: int) -> Residues:
     return np.zeros((len(plan.moduli), n), plan_dtype(plan))
 
 
+def check_bound(bound: float, plan: Plan, name: str) -> None:
+    """Refuse a tensor's bound that is no positive number, or so small that v / bound is none."""
+    if not (isfinite(bound) and bound > 0 and isfinite(plan.v / bound)):
+        raise LocalFault(
+            Reason.BAD_BOUND,
+            f"the bound of {name} is {bound}: it must be a positive number, and not so small that v / bound overflows",
+            tensor=name,
+            found=bound,
+        )
+
+
 def encode(
     values: Floats,
     bound: float,
@@ -96,10 +109,7 @@ def encode(
     out and at say where: the residues go to out[:, at:at + len(values)]. NaN and infinity are refused with the
     tensor's name and the position, and then nothing may be sent.
     """
-    if not (isfinite(bound) and bound > 0):
-        raise LocalFault(
-            Reason.BAD_BOUND, f"the bound of {name} is {bound}: it must be a positive number", tensor=name, found=bound
-        )
+    check_bound(bound, plan, name)
     if not 1 <= weight <= plan.weight_levels:
         raise LocalFault(
             Reason.BAD_WEIGHT,
@@ -111,7 +121,7 @@ def encode(
         out = zeros(plan, len(values))
     crt = Crt.of(plan.moduli)
     kernel = _encode if plan.v * weight < EXACT else _encode_long
-    clipped, bad = kernel(values, plan.v / bound, float(plan.v), weight, crt.moduli, crt.inverses, out, at)
+    clipped, bad = kernel(values, plan.v / bound, plan.v, weight, crt.moduli, crt.inverses, out, at)
     if bad:
         first = int(np.flatnonzero(~np.isfinite(values))[0])
         raise LocalFault(
@@ -127,14 +137,21 @@ def encode(
 
 def add(acc: Residues, residues: Residues, plan: Plan) -> None:
     """Add residues to a sum, plane by plane, mod m_j."""
+    _check_shapes(acc, residues)
     for row, plane, m in zip(acc, residues, plan.moduli, strict=True):
         add_residues(row, plane, m)
 
 
 def subtract(acc: Residues, residues: Residues, plan: Plan) -> None:
     """Take residues off a sum, plane by plane, mod m_j."""
+    _check_shapes(acc, residues)
     for row, plane, m in zip(acc, residues, plan.moduli, strict=True):
         subtract_residues(row, plane, m)
+
+
+def _check_shapes(acc: Residues, residues: Residues) -> None:
+    if acc.shape != residues.shape:  # the kernels go by the length of the sum and would read past shorter residues
+        raise ValueError(f"residues of shape {residues.shape} do not go into a sum of shape {acc.shape}")
 
 
 def put_integer(value: int, plan: Plan, out: Residues, at: int) -> None:
@@ -150,6 +167,8 @@ def decode_sum(residues: Residues, plan: Plan) -> npt.NDArray[np.int64] | npt.ND
     if high is None:
         return low
     exact: npt.NDArray[np.object_] = high.astype(object) * crt.low_product + low.astype(object)
+    if crt.high_product % 2 == 0:  # the high part is then off centre by half a step
+        exact[exact < -(plan.M // 2)] += plan.M
     return exact
 
 
@@ -169,6 +188,7 @@ def decode_mean(
     limit is the largest magnitude that the cohort can sum to honestly (the plan's, unless it is known better). A sum
     beyond it means an overflow or a broken mask: it is refused whole, and no model is published.
     """
+    check_bound(bound, plan, name)
     crt = Crt.of(plan.moduli)
     if out is None:
         out = np.empty(residues.shape[1] - at, np.float64)
@@ -244,7 +264,7 @@ def _reduce(x: npt.NDArray[np.float64], m: float, inverse: float, out: Residues)
 def _encode(
     values: Floats,
     scale: float,
-    v: float,
+    v: int,
     weight: int,
     moduli: npt.NDArray[np.float64],
     inverses: npt.NDArray[np.float64],
@@ -258,7 +278,7 @@ def _encode(
     for start in range(0, len(values), BLOCK):
         end = min(start + BLOCK, len(values))
         block = x[: end - start]
-        c, b = _quantise(values[start:end], scale, v, float(weight), block)
+        c, b = _quantise(values[start:end], scale, float(v), float(weight), block)
         clipped += c
         bad += b
         for j in range(len(moduli)):
@@ -270,7 +290,7 @@ def _encode(
 def _encode_long(
     values: Floats,
     scale: float,
-    v: float,
+    v: int,
     weight: int,
     moduli: npt.NDArray[np.float64],
     inverses: npt.NDArray[np.float64],
@@ -280,18 +300,15 @@ def _encode_long(
     """The same through 64-bit integers, for weighted values beyond float64's digits."""
     clipped = 0
     bad = 0
-    top = np.int64(v)
     for i in range(len(values)):
         p = np.float64(values[i])
         if not (abs(p) <= LARGEST):
             bad += 1
             continue
-        y = np.rint(p * scale)
-        if abs(y) > v:
+        x = np.int64(min(max(np.rint(p * scale), -BEYOND), BEYOND))
+        if abs(x) > v:  # as integers: from r = 16 on, float64 has no v and would take v + 1 for it
             clipped += 1
-            x = top if y > 0 else -top
-        else:
-            x = np.int64(y)
+            x = np.int64(v if x > 0 else -v)
         x *= weight
         for j in range(len(moduli)):
             out[j, at + i] = x % np.int64(moduli[j])

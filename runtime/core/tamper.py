@@ -141,7 +141,7 @@ def coin(
             raise PeerFault(
                 Reason.SHARE_MISMATCH, f"silo {silo} showed a share of the coin that it had not committed to", silo=silo
             )
-    if missing := sorted(set(cohort) - (commitments.keys() & shares.keys())):
+    if missing := sorted(set(cohort) - shares.keys()):
         raise PeerFault(
             Reason.SHARE_MISSING,
             f"unresponsive: {', '.join(missing)} did not show a share of the coin, so the round ends",

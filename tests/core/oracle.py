@@ -8,7 +8,7 @@ RNS) and the appendix's variant with RLE. Where the paper is wrong the printed f
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from math import floor, prod
 from random import Random
@@ -66,11 +66,17 @@ class Crt:
     x: int
 
 
+@cache
+def inverse(a: int, m: int) -> int:
+    """Return the y in 1..m with a * y = 1 mod m, by trial."""
+    return next(y for y in range(1, m + 1) if a * y % m == 1 % m)
+
+
 def crt_steps(residues: Sequence[int], moduli: Sequence[int]) -> Crt:
     """Follow the appendix: M_i = M / m_i, M_i * y_i = 1 mod m_i, x = sum of a_i * M_i * y_i mod M, in 0..M-1."""
     M = prod(moduli)
     M_i = [M // m for m in moduli]
-    y_i = [next(y for y in range(1, m + 1) if M_j * y % m == 1 % m) for m, M_j in zip(moduli, M_i, strict=True)]
+    y_i = [inverse(M_j % m, m) for M_j, m in zip(M_i, moduli, strict=True)]
     return Crt(M, M_i, y_i, sum(a * b * y for a, b, y in zip(residues, M_i, y_i, strict=True)) % M)
 
 

@@ -1,4 +1,6 @@
-"""The gap in the proof of the paper's theorem "reduces the accuracy of SIAs to random guessing" (protocol section 1).
+"""The gap in the proof of the paper's theorem "reduces the accuracy of SIAs to random guessing".
+
+It is why an integer sum of residues must not leave a hop (docs/protocol.md section 3, sums).
 
 The proof shows that a shuffled bit vector tells what its sum tells, and its sum is a sum of residues: the integer, not
 its remainder modulo m_j. With the sum S of the values comes therefore, for each modulus, how often the residues wrapped
@@ -137,8 +139,12 @@ def leak_of_two(v: int, moduli: Sequence[int], encode: oracle.Encode) -> float:
     total = 0.0
     for s in range(-2 * v, 2 * v + 1):
         first = quotients[max(0, s) : size + min(0, s)]  # x_1 runs up while x_2 = s - x_1 runs down
-        carries = packed((s // m for m in moduli), 2) - first - first[::-1]
-        total += float(c_log_c[np.bincount(carries)].sum())
+        half, odd = divmod(len(first), 2)  # (x_1, x_2) and (x_2, x_1) have the same carries: count them together
+        carries = packed((s // m for m in moduli), 2) - first[: half + odd] - first[half:][::-1]
+        counts = 2 * np.bincount(carries)
+        if odd:
+            counts[carries[-1]] -= 1
+        total += float(c_log_c[counts].sum())
     return 2 * log2(size) - total / size**2 - log2(size)
 
 
@@ -152,13 +158,16 @@ def sampled_leak(n: int, v: int, moduli: Sequence[int], encode: oracle.Encode, s
         below = np.cumsum(law_of_sum(silos, v))
         found = []
         for s in np.searchsorted(below, (np.arange(strata) + 0.5) / strata) - silos * v:
-            x = rng.integers(-v, v + 1, (silos, samples))
-            x[-1] = s - x[:-1].sum(axis=0)  # uniform values given their sum: draw all but one, keep what fits
-            x = x[:, np.abs(x[-1]) <= v]
-            carries = packed((int(s) // m for m in moduli), n) - quotients[x + v].sum(axis=0)
+            last = np.full(samples, s)  # uniform values given their sum: draw all but one, keep what fits
+            carries = np.full(samples, packed((int(s) // m for m in moduli), n))
+            for _ in range(silos - 1):
+                x = rng.integers(-v, v + 1, samples)
+                last -= x
+                carries -= quotients[x + v]
+            fits = np.abs(last) <= v
+            carries = carries[fits] - quotients[last[fits] + v]
             counts = np.unique(carries, return_counts=True)[1]
-            kept = x.shape[1]
-            found.append(entropy(counts / kept) + (len(counts) - 1) / (2 * kept) * log2(np.e))
+            found.append(entropy(counts / len(carries)) + (len(counts) - 1) / (2 * len(carries)) * log2(np.e))
         return float(np.mean(found))
 
     return leak_of_sum(n, v) + entropy_of_carries(n) - entropy_of_carries(n - 1)
@@ -180,7 +189,7 @@ def test_sampled_leak_agrees_with_enumeration() -> None:
 
 @pytest.mark.parametrize(("n", "of_sum"), [(2, 0.7213), (10, 0.0761)])
 def test_reduced_view_at_r4_leaks_what_the_sum_leaks(n: int, of_sum: float) -> None:
-    """Protocol section 1: 0.72 bits of two silos, about 0.08 of ten, since the reduced sums name S and no more."""
+    """0.72 bits of two silos, about 0.08 of ten, since the reduced sums name S and no more."""
     for encoding in Encoding:
         moduli = moduli_of(n, encoding)
         sums = np.arange(-n * V4, n * V4 + 1)
@@ -202,7 +211,7 @@ def test_reduced_view_at_r4_leaks_what_the_sum_leaks(n: int, of_sum: float) -> N
     ],
 )
 def test_residue_sums_of_two_silos_at_r4(encoding: Encoding, encode: oracle.Encode, bits: float) -> None:
-    """Protocol section 1: 4.95 bits where the sum leaks 0.72.
+    """4.95 bits where the sum leaks 0.72.
 
     That is Alg. 1 as printed, its sign rule included, with the unary plan's moduli {3, 4, 5, 7, 11, 13}. The corrected
     sign rule brings it to 4.79. Fewer moduli have fewer carries to tell, the first primes have more.
@@ -221,6 +230,26 @@ def test_residue_sums_of_two_silos_at_r4(encoding: Encoding, encode: oracle.Enco
 def test_residue_sums_of_ten_silos_at_r4(
     encoding: Encoding, encode: oracle.Encode, strata: int, samples: int, bits: float
 ) -> None:
-    """Protocol section 1: about 0.53 bits where the sum leaks 0.08: the unary plan's moduli {5, 7, 8, 9, 11, 13}."""
+    """About 0.53 bits where the sum leaks 0.08: the unary plan's moduli {5, 7, 8, 9, 11, 13}.
+
+    So few samples see too few of the rare carries, and say 0.01 too little; the next test takes more.
+    """
     found = sampled_leak(10, V4, moduli_of(10, encoding), encode, strata, samples)
-    assert found == pytest.approx(bits, abs=0.02)
+    assert found == pytest.approx(bits, abs=0.03)
+
+
+@FULL
+@SIGN_RULES
+def test_residue_sums_of_ten_silos_at_r4_leak_as_if_the_carries_were_independent(encode: oracle.Encode) -> None:
+    """Among ten silos the sum and the carries are nearly independent, and what each of them leaks adds up."""
+
+    def entropy_of_residues(m: int, n: int) -> float:
+        law = np.ones(1)
+        for _ in range(n):
+            law = np.convolve(law, np.full(m, 1 / m))
+        return entropy(law)
+
+    moduli = moduli_of(10, Encoding.UNARY)
+    apart = leak_of_sum(10, V4) + sum(entropy_of_residues(m, 10) - entropy_of_residues(m, 9) for m in moduli)
+    assert apart == pytest.approx(0.5330, abs=1e-4)
+    assert sampled_leak(10, V4, moduli, encode, strata=4, samples=4_000_000) == pytest.approx(apart, abs=0.01)

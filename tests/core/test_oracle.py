@@ -1,8 +1,8 @@
-"""The paper's algorithms against its own examples and defects (protocol section 1), and our codec against them."""
+"""The paper's algorithms against its own examples and defects, and our codec against them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, MutableSequence, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import permutations, product
 from math import prod
 from random import Random
@@ -21,6 +21,7 @@ from silomix.runtime.core.plan import Encoding, Level, Plan, plan
 FIGURE = (3, 5, 7)
 """The moduli of the paper's figure and of its worked example."""
 
+cached_plan = cache(plan)
 deterministic = partial(settings, derandomize=True, deadline=None)
 
 coprime = st.sampled_from([(7,), (3, 5), FIGURE, (4, 9), (2, 3, 5, 7), (5, 7, 8, 9, 11, 13), (31, 32)])
@@ -288,7 +289,7 @@ def summed(models: list[list[float]], bound: float, p: Plan, weights: Sequence[i
 @deterministic(max_examples=40)
 def test_codec_sums_equal_alg1_with_bits_really_permuted(encoding: Encoding, level: Level, data: st.DataObject) -> None:
     """Alg. 1 with rounding in place of the floor: the same sums, reduced residues, clip count and mean."""
-    p = plan(5, data.draw(st.integers(1, 3)), encoding, level)
+    p = cached_plan(5, data.draw(st.integers(1, 3)), encoding, level)
     bound = data.draw(st.sampled_from([1.0, 0.5, 3e-3, 7.25]))
     models = data.draw(cohorts(p.n_max, bound, p.v))
     quantised = [[oracle.round_clip(x, bound, p.v) for x in model] for model in models]
@@ -319,15 +320,15 @@ def test_codec_extremes_of_a_full_roster_decode(encoding: Encoding, level: Level
     assert oracle.server_view(integers, p.moduli, Random(0)).decode(p.moduli) == sums
 
 
-@pytest.mark.parametrize(("r", "weight_levels"), [(2, 7), (4, 1000), (8, 1), (12, 64), (15, 1), (15, 4000)])
+@pytest.mark.parametrize(("r", "weight_levels"), [(2, 7), (4, 1000), (8, 1), (15, 1), (15, 4000)])
 @EVERY_POLICY
 @given(data=st.data())
 @deterministic(max_examples=8)
 def test_codec_sums_equal_the_weighted_integers_at_any_precision(
     encoding: Encoding, level: Level, r: int, weight_levels: int, data: st.DataObject
 ) -> None:
-    """Protocol section 3, weights: exact however many digits, by the paper's CRT without the bits, too many to make."""
-    p = plan(6, r, encoding, level, weight_levels)
+    """docs/protocol.md section 3, weights: exact however many digits. The bits would be too many; the CRT is enough."""
+    p = cached_plan(6, r, encoding, level, weight_levels)
     models = data.draw(cohorts(p.n_max, 1.0, p.v))
     weight = st.one_of(st.sampled_from([1, weight_levels]), st.integers(1, weight_levels))
     weights = data.draw(st.lists(weight, min_size=len(models), max_size=len(models)))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 from itertools import combinations, count, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,12 @@ def test_wrong_share_names_its_owner(silo: str, value: bytes) -> None:
         toss(shares={**SHARES, silo: replace(SHARES[silo], value=value)})
     assert refused.value.reason is Reason.SHARE_MISMATCH
     assert refused.value.details["silo"] == silo
+
+
+def test_share_without_a_commitment_is_refused() -> None:
+    with pytest.raises(PeerFault) as refused:
+        toss({s: c for s, c in COMMITMENTS.items() if s != "b"})
+    assert (refused.value.reason, refused.value.details["silo"]) == (Reason.SHARE_MISMATCH, "b")
 
 
 def test_stranger_is_refused() -> None:
@@ -284,8 +291,9 @@ def test_chunks_may_come_in_any_order_and_once_each() -> None:
         backward.update(1, row[:, 4:7])
     with pytest.raises(LocalFault, match="no chunk 3"):
         backward.update(3, row[:, 4:8])
+    signed: Any = row[:, 4:8].astype(np.int64)
     with pytest.raises(LocalFault, match="uint16 or uint32"):
-        backward.update(1, row[:, 4:8].astype(np.int64))  # type: ignore[arg-type]
+        backward.update(1, signed)
     backward.update(1, row[:, 4:8])
     with pytest.raises(LocalFault, match="blinder coordinates"):
         backward.finish(blind[:1])

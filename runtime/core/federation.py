@@ -1,0 +1,140 @@
+"""The federation as every node pins it: who takes part, with which keys, under which policy.
+
+Nothing in it is ever learned from the aggregator. Its digest is in every manifest, so two nodes with different files
+never take part in the same round.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from functools import cached_property
+
+from silomix.runtime.core.digest import digest
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+
+LEAST_COHORT = 3
+"""No sum is ever released over fewer silos: with two, each would learn the other's update."""
+
+
+class UpdateKind(StrEnum):
+    """What a silo encodes."""
+
+    DELTA = "delta"
+    """The trained values less the global model's: small numbers, so fewer digits do."""
+    WEIGHTS = "weights"
+    """The trained values themselves, as in the paper."""
+
+
+class Granularity(StrEnum):
+    """What leaves the chain. Only `sum` protects; the others are what the paper compares with."""
+
+    NONE = "none"
+    MODEL = "model"
+    LAYER = "layer"
+    PARAMETER = "parameter"
+    UNARY = "unary"
+    SUM = "sum"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node on the roster: its name (also the name in its certificate), where it listens, and its Ed25519 key."""
+
+    name: str
+    key: bytes
+    address: str = ""
+    """host:port; empty for a silo, which only dials out."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the owners agreed on. Each field says what it does; docs/operations.md says how to choose."""
+
+    task: str = "silomix.models.digits:task"
+    """package.module:factory of what silos train."""
+    task_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Keyword arguments of the factory."""
+    rounds: int = 10
+    """Rounds until the federation is done."""
+    precision: int = 4
+    """Decimal digits kept of a value within its bound."""
+    quantiser: Quantiser = Quantiser.DECIMAL
+    encoding: Encoding = Encoding.COUNTS
+    level: Level = Level.SEMI_HONEST
+    update: UpdateKind = UpdateKind.DELTA
+    bound: float = 1.0
+    """Magnitude that values are scaled by and clipped to."""
+    weight_levels: int = 1
+    """1 is the plain mean; W > 1 weighs silos by their data in W steps."""
+    headroom: int = 0
+    """Bits of range beyond the largest honest sum."""
+    granularity: Granularity = Granularity.SUM
+    minimum_cohort: int = LEAST_COHORT
+    """Silos that a sum holds at least. Every hop counts for itself."""
+    quorum: float = 1.0
+    """Share of the invited silos that closes the cohort before the deadline."""
+    minimum_hops: int = 1
+    deadline_s: int = 600
+    """Seconds that silos have to train and submit, from the announcement."""
+    release_s: int = 120
+    """Seconds that the chain has to deliver after the cohort has closed."""
+    attempts: int = 3
+    """Tries at a round before it is abandoned."""
+    group_size: int = 0
+    """Silos per group if a sum per group leaves the chain; 0 for one sum."""
+    subsample: float = 1.0
+    """Share of the roster that is invited to a round."""
+    chunk_parameters: int = 65_536
+
+    def canonical(self) -> bytes:
+        """Encode the policy for the digest: its fields by name, sorted, as JSON."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["task_options"] = dict(self.task_options)
+        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One federation file, parsed and checked. runtime/config.py reads it."""
+
+    name: str
+    aggregator: Member
+    shufflers: tuple[Member, ...]
+    silos: tuple[Member, ...]
+    chain: tuple[str, ...]
+    policy: Policy
+    anchor: bytes = b""
+    """The TLS trust anchor, PEM; empty for a federation that was made without TLS."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What every manifest carries, and every node compares with its own."""
+        parts: list[str | bytes | int] = [self.name, self.anchor, self.policy.canonical(), len(self.chain), *self.chain]
+        for member in (self.aggregator, *self.shufflers, *self.silos):
+            parts += [member.name, member.key, member.address]
+        return digest("federation", *parts, len(self.shufflers), len(self.silos))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The numbers that follow from the policy: every node computes them itself."""
+        p = self.policy
+        return plan(len(self.silos), p.precision, p.encoding, p.level, p.weight_levels, p.headroom, p.quantiser)
+
+    @cached_property
+    def members(self) -> dict[str, Member]:
+        """Everybody by name."""
+        return {m.name: m for m in (self.aggregator, *self.shufflers, *self.silos)}
+
+    def member(self, name: str) -> Member:
+        """Look somebody up, or refuse them."""
+        try:
+            return self.members[name]
+        except KeyError:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{name!r} is not in the federation file", peer=name) from None
+
+    @property
+    def silo_names(self) -> tuple[str, ...]:
+        """The silos in the order of their names, as messages list them."""
+        return tuple(sorted(s.name for s in self.silos))

@@ -1,0 +1,239 @@
+"""What nodes say to each other, as frozen values with the digest that each signature covers.
+
+The fields and their order are those of proto/silomix/v1, which also says who checks what; runtime/wire.py converts.
+Chunks are not here: they are bytes on their way, and only their digests matter.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from silomix.runtime.core.codec import Schema
+from silomix.runtime.core.digest import digest
+from silomix.runtime.core.federation import Granularity, UpdateKind
+from silomix.runtime.core.identity import Identity
+from silomix.runtime.core.masks import MaskContext
+from silomix.runtime.core.plan import Plan
+
+
+@dataclass(frozen=True)
+class RoundKey:
+    """A hop's key for one silo and one round, or the aggregator's for all silos."""
+
+    hop: str
+    silo: str
+    round: int
+    public_key: bytes
+    last_released: int
+    signature: bytes = b""
+
+    def digest(self, federation: bytes) -> bytes:
+        """What its owner signs."""
+        return digest("round-key", federation, self.hop, self.silo, self.round, self.public_key, self.last_released)
+
+    def signed(self, identity: Identity, federation: bytes) -> "RoundKey":
+        """Sign it."""
+        return replace(self, signature=identity.sign(self.digest(federation)))
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A hop's word that nothing was released for an attempt, and nothing will be."""
+
+    hop: str
+    round: int
+    attempt: int
+    signature: bytes = b""
+
+    def digest(self, federation: bytes) -> bytes:
+        """What the hop signs."""
+        return digest("fence", federation, self.hop, self.round, self.attempt)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that one attempt at a round is about."""
+
+    federation: bytes
+    round: int
+    attempt: int
+    model: bytes
+    schema: Schema
+    plan: Plan
+    bounds: tuple[float, ...]
+    update: UpdateKind
+    granularity: Granularity
+    chain: tuple[str, ...]
+    hop_keys: tuple[RoundKey, ...]
+    aggregator_key: RoundKey | None
+    group_size: int
+    invited: tuple[str, ...]
+    minimum_cohort: int
+    chunk_parameters: int
+    deadline_s: int
+    fences: tuple[Fence, ...] = ()
+    signature: bytes = field(default=b"", compare=False)
+
+    @property
+    def digest(self) -> bytes:
+        """What names the attempt everywhere else, and what the aggregator signs."""
+        keys: list[bytes | int] = []
+        own = () if self.aggregator_key is None else (self.aggregator_key,)
+        for group in (self.hop_keys, own):
+            keys.append(len(group))
+            for key in group:
+                keys += [key.digest(self.federation), key.signature]
+        fences: list[bytes | int] = [len(self.fences)]
+        for fence in self.fences:
+            fences += [fence.digest(self.federation), fence.signature]
+        return digest(
+            "manifest",
+            self.federation,
+            self.round,
+            self.attempt,
+            self.model,
+            self.schema.digest,
+            self.plan.digest,
+            len(self.bounds),
+            *(struct.pack("<d", b) for b in self.bounds),
+            str(self.update),
+            str(self.granularity),
+            len(self.chain),
+            *self.chain,
+            *keys,
+            self.group_size,
+            len(self.invited),
+            *self.invited,
+            self.minimum_cohort,
+            self.chunk_parameters,
+            self.deadline_s,
+            *fences,
+        )
+
+    def signed(self, identity: Identity) -> "Manifest":
+        """Sign it."""
+        return replace(self, signature=identity.sign(self.digest))
+
+    def context(self, layer: int) -> MaskContext:
+        """What the masks of a layer are bound to."""
+        return MaskContext(
+            self.federation,
+            self.round,
+            self.attempt,
+            layer,
+            self.model,
+            self.schema.digest,
+            self.plan.digest,
+            self.chunk_parameters,
+        )
+
+    def layer(self, name: str) -> int:
+        """The layer of a node: its place in the chain, or 0 for the aggregator."""
+        return self.chain.index(name) + 1 if name in self.chain else 0
+
+    def key_for(self, hop: str, silo: str) -> RoundKey | None:
+        """The key that a silo seals its seed for a hop to."""
+        return next((k for k in self.hop_keys if k.hop == hop and k.silo == silo), None)
+
+
+@dataclass(frozen=True)
+class SealedSeed:
+    """A seed sealed to the node that takes its mask off, and the commitment to it."""
+
+    recipient: str
+    sealed: bytes
+    commitment: bytes
+
+
+@dataclass(frozen=True)
+class Header:
+    """Who submits, to what, under which masks."""
+
+    silo: str
+    manifest: bytes
+    seeds: tuple[SealedSeed, ...]
+    chunks: int
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What the silo signs, and what a cohort names a body by."""
+        seeds: list[str | bytes] = []
+        for seed in self.seeds:
+            seeds += [seed.recipient, seed.sealed, seed.commitment]
+        return digest("header", self.silo, self.manifest, len(self.seeds), *seeds, self.chunks)
+
+    def signed(self, identity: Identity) -> "Header":
+        """Sign it."""
+        return replace(self, signature=identity.sign(self.digest))
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Hop 1's word that a body is complete, verified and durable."""
+
+    silo: str
+    manifest: bytes
+    root: bytes
+    hop: str
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What hop 1 signs."""
+        return digest("receipt", self.silo, self.manifest, self.root, self.hop)
+
+
+@dataclass(frozen=True)
+class Participant:
+    """A silo in the cohort, and which header of it."""
+
+    silo: str
+    header: bytes
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The silos whose bodies are in the sum, as hop 1 signs them."""
+
+    manifest: bytes
+    participants: tuple[Participant, ...]
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What hop 1 signs."""
+        parts: list[str | bytes] = []
+        for p in self.participants:
+            parts += [p.silo, p.header]
+        return digest("cohort", self.manifest, len(self.participants), *parts)
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """The names."""
+        return tuple(p.silo for p in self.participants)
+
+
+def chunk_digest(index: int, first: int, planes: Iterable[bytes]) -> bytes:
+    """Digest of one chunk, of which roots are made."""
+    return digest("chunk", index, first, *planes)
+
+
+def body_root(chunks: list[bytes]) -> bytes:
+    """Root of a body, or of a vector between two hops: what its sender signs."""
+    return digest("body", len(chunks), *chunks)
+
+
+def trailer_digest(header: bytes, root: bytes) -> bytes:
+    """What a silo signs at the end of its body."""
+    return digest("trailer", header, root)
+
+
+def release_digest(hop: str, cohort: bytes, root: bytes) -> bytes:
+    """What a hop signs at the end of its output."""
+    return digest("release", hop, cohort, root)
+
+
+def delivery_digest(name: str, root: bytes) -> bytes:
+    """What a receiver signs for having got it all."""
+    return digest("delivery", name, root)

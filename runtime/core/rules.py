@@ -1,0 +1,155 @@
+"""What a node checks before it believes a message. Each check is a MUST of docs/protocol.md, section 5.
+
+Every node runs these for itself against the federation file that it has pinned; nobody relies on a check that somebody
+else has made.
+"""
+
+from math import isfinite
+
+from silomix.runtime.core.codec import Layout
+from silomix.runtime.core.digest import DIGEST_BYTES
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.identity import verify
+from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
+from silomix.runtime.core.messages import Cohort, Header, Manifest, RoundKey
+from silomix.runtime.core.plan import Level
+
+
+def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:
+    """The silos of this round, in the order in which messages list them."""
+    return manifest.invited or federation.silo_names
+
+
+def layout(manifest: Manifest) -> Layout:
+    """Every length of a body of this attempt."""
+    weighted = manifest.plan.weight_levels > 1
+    return Layout(manifest.plan, manifest.schema.parameters + weighted, manifest.chunk_parameters)
+
+
+def check_manifest(manifest: Manifest, federation: Federation) -> None:
+    """Compare a manifest with the pinned federation file, field by field, and check every signature in it."""
+    policy = federation.policy
+    _expect(Reason.WRONG_FEDERATION, "federation digest", manifest.federation, federation.digest)
+    if manifest.round < 1 or manifest.attempt < 1:
+        raise PeerFault(Reason.MALFORMED, f"round {manifest.round}, attempt {manifest.attempt}: both count from 1")
+    verify(federation.aggregator.key, manifest.digest, manifest.signature, federation.aggregator.name)
+    _expect(Reason.WRONG_PLAN, "plan", manifest.plan.digest, federation.plan.digest)
+    if len(manifest.bounds) != len(manifest.schema.tensors) or not all(isfinite(b) and b > 0 for b in manifest.bounds):
+        raise PeerFault(Reason.BAD_BOUND, "the manifest needs one positive bound per tensor")
+    for name, found, expected in (
+        ("update", manifest.update, policy.update),
+        ("granularity", manifest.granularity, policy.granularity),
+        ("group_size", manifest.group_size, policy.group_size),
+        ("chunk_parameters", manifest.chunk_parameters, policy.chunk_parameters),
+        ("deadline_s", manifest.deadline_s, policy.deadline_s),
+    ):
+        _expect(Reason.WRONG_POLICY, name, found, expected)
+    if manifest.minimum_cohort < policy.minimum_cohort:
+        raise PeerFault(
+            Reason.WRONG_POLICY,
+            f"the manifest allows a cohort of {manifest.minimum_cohort}, the policy {policy.minimum_cohort}",
+            found=manifest.minimum_cohort,
+            expected=policy.minimum_cohort,
+        )
+    _check_chain(manifest, federation)
+    _check_invited(manifest, federation)
+    _check_keys(manifest, federation)
+
+
+def _check_chain(manifest: Manifest, federation: Federation) -> None:
+    pool = {s.name for s in federation.shufflers}
+    chain = manifest.chain
+    if len(set(chain)) != len(chain) or not set(chain) <= pool or len(chain) < federation.policy.minimum_hops:
+        raise PeerFault(
+            Reason.WRONG_CHAIN,
+            f"the chain {', '.join(chain) or 'is empty'}: it needs {federation.policy.minimum_hops} or more hops, "
+            "all from the pool, none twice",
+        )
+
+
+def _check_invited(manifest: Manifest, federation: Federation) -> None:
+    names = invited(manifest, federation)
+    if list(manifest.invited) != sorted(set(manifest.invited)):
+        raise PeerFault(Reason.MALFORMED, "the invited silos are not in order, or one is there twice")
+    for name in manifest.invited:
+        if name not in federation.silo_names:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{name!r} is invited and not on the roster", peer=name)
+    if len(names) < manifest.minimum_cohort:
+        raise PeerFault(
+            Reason.COHORT_TOO_SMALL,
+            f"{len(names)} silos are invited, fewer than the minimum of {manifest.minimum_cohort}",
+            found=len(names),
+            expected=manifest.minimum_cohort,
+        )
+
+
+def _check_keys(manifest: Manifest, federation: Federation) -> None:
+    masked = manifest.plan.level is not Level.TRUSTED
+    wanted = [(h, s) for h in manifest.chain for s in invited(manifest, federation)] if masked else []
+    if [(k.hop, k.silo) for k in manifest.hop_keys] != wanted or (manifest.aggregator_key is None) is masked:
+        raise PeerFault(Reason.WRONG_KEYS, "round keys are missing, spare or misplaced")
+    for key in manifest.hop_keys:
+        check_round_key(key, federation, manifest.round)
+    own = manifest.aggregator_key
+    if own is not None:
+        if own.hop != federation.aggregator.name or own.silo:
+            raise PeerFault(Reason.WRONG_KEYS, "the aggregator's round key is not the aggregator's")
+        check_round_key(own, federation, manifest.round)
+
+
+def check_round_key(key: RoundKey, federation: Federation, round_: int) -> None:
+    """Check one round key's length, round and signature."""
+    if len(key.public_key) != KEY_BYTES:
+        raise PeerFault(Reason.WRONG_LENGTH, f"a round key has {KEY_BYTES} bytes", found=len(key.public_key))
+    if key.round != round_ or key.last_released >= round_ + (key.silo != ""):
+        raise PeerFault(Reason.WRONG_ROUND, f"a key of {key.hop} is for round {key.round}, not {round_}", peer=key.hop)
+    verify(federation.member(key.hop).key, key.digest(federation.digest), key.signature, key.hop)
+
+
+def check_header(header: Header, manifest: Manifest, federation: Federation) -> None:
+    """Check that an invited silo signed this header for this attempt, with a seed for every layer."""
+    _expect(Reason.WRONG_MANIFEST, "manifest", header.manifest, manifest.digest)
+    silo = federation.member(header.silo)
+    if header.silo not in invited(manifest, federation):
+        raise PeerFault(Reason.NOT_INVITED, f"{header.silo} is not part of this round", peer=header.silo)
+    masked = manifest.plan.level is not Level.TRUSTED
+    wanted = [*manifest.chain, federation.aggregator.name] if masked else []
+    if [s.recipient for s in header.seeds] != wanted:
+        raise PeerFault(Reason.WRONG_KEYS, f"{header.silo}'s seeds are not one per layer", peer=header.silo)
+    for seed in header.seeds:
+        if len(seed.sealed) != SEALED_BYTES or len(seed.commitment) != DIGEST_BYTES:
+            raise PeerFault(Reason.WRONG_LENGTH, f"{header.silo} sent a sealed seed of the wrong length")
+    _expect(Reason.WRONG_LENGTH, "number of chunks", header.chunks, layout(manifest).chunks)
+    verify(silo.key, header.digest, header.signature, header.silo)
+
+
+def check_cohort(cohort: Cohort, manifest: Manifest, federation: Federation, headers: set[bytes]) -> None:
+    """Count the cohort for oneself, and check that hop 1 signed it and that every header in it is known."""
+    _expect(Reason.WRONG_MANIFEST, "manifest", cohort.manifest, manifest.digest)
+    names = list(cohort.silos)
+    if names != sorted(set(names)):
+        raise PeerFault(Reason.MALFORMED, "the cohort is not in order, or has a silo twice")
+    if not set(names) <= set(invited(manifest, federation)):
+        raise PeerFault(Reason.NOT_INVITED, "the cohort has a silo that is not part of this round")
+    least = max(manifest.minimum_cohort, federation.policy.minimum_cohort)
+    if len(names) < least:
+        raise PeerFault(
+            Reason.COHORT_TOO_SMALL,
+            f"the cohort has {len(names)} silos, fewer than the minimum of {least}",
+            found=len(names),
+            expected=least,
+        )
+    first = federation.member(manifest.chain[0])
+    verify(first.key, cohort.digest, cohort.signature, first.name)
+    for participant in cohort.participants:
+        if participant.header not in headers:
+            raise PeerFault(
+                Reason.WRONG_SEQUENCE, f"the header of {participant.silo} never came", peer=participant.silo
+            )
+
+
+def _expect(reason: Reason, what: str, found: object, expected: object) -> None:
+    if found != expected:
+        shown = (f.hex()[:16] if isinstance(f, bytes) else f for f in (found, expected))
+        raise PeerFault(reason, "{}: {} instead of {}".format(what, *shown))

@@ -1,0 +1,183 @@
+"""A silo's decisions: which attempts it joins, and what it will not do twice.
+
+A silo trains once per round and freezes the integers; every attempt at the round sends the same ones under fresh masks.
+It joins a further attempt only if no hop of an earlier one can have released, or is there to refuse a second cohort.
+"""
+
+from dataclasses import dataclass, field
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.identity import Identity, verify
+from silomix.runtime.core.masks import AGGREGATOR, Rng, Secret, commitment, seal
+from silomix.runtime.core.messages import Header, Manifest, Receipt, SealedSeed
+from silomix.runtime.core.plan import Level
+from silomix.runtime.core.rules import check_manifest, invited, layout
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The durable fact that a silo joined an attempt: on which model, through which hops."""
+
+    round: int
+    attempt: int
+    model: bytes
+    chain: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The aggregator opened an attempt."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class ReceiptIn:
+    """Hop 1 says that it has the body with this root."""
+
+    receipt: Receipt
+    root: bytes
+
+
+Event = Announced | ReceiptIn
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Write a fact to the journal, durably, before anything else happens."""
+
+    fact: Joined
+
+
+@dataclass(frozen=True)
+class Train:
+    """Fetch the model, train, and freeze the round's integers; if they are frozen already, go on at once."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Send the frozen integers, under fresh masks."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Done:
+    """The body counts."""
+
+    manifest: Manifest
+
+
+Effect = Remember | Train | Submit | Done
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """A header, and the secrets behind it: one seed for each layer, to be added to the frozen integers."""
+
+    header: Header
+    seeds: tuple[tuple[int, Secret], ...] = field(repr=False)
+
+
+class Silo:
+    """One silo's state: the attempts that it has joined."""
+
+    def __init__(self, federation: Federation, identity: Identity, required: tuple[str, ...] = ()) -> None:
+        """`required` are hops that this silo trusts, typically its own: it joins no chain without them."""
+        self.federation = federation
+        self.identity = identity
+        self.required = required
+        self.joined: dict[int, list[Joined]] = {}
+        self.current: Manifest | None = None
+
+    def recall(self, fact: Joined) -> None:
+        """Take a fact in: on start-up from the journal, and later as it is remembered."""
+        self.joined.setdefault(fact.round, []).append(fact)
+
+    def step(self, event: Event) -> list[Effect]:
+        """Take one event; raise a PeerFault if it is to be refused, and then nothing has changed."""
+        match event:
+            case Announced():
+                return self._announced(event.manifest)
+            case ReceiptIn():
+                return self._receipt(event)
+
+    def _announced(self, manifest: Manifest) -> list[Effect]:
+        if self.current is not None and self.current.digest == manifest.digest:
+            return []
+        check_manifest(manifest, self.federation)
+        missing = [hop for hop in self.required if hop not in manifest.chain]
+        if missing:
+            raise PeerFault(
+                Reason.WRONG_CHAIN,
+                f"the chain lacks {', '.join(missing)}, which this silo requires to submit",
+            )
+        if self.identity.name not in invited(manifest, self.federation):
+            return []
+        newest = max(self.joined, default=0)
+        if manifest.round < newest:
+            raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over here", found=manifest.round)
+        earlier = self.joined.get(manifest.round, [])
+        if any(j.attempt > manifest.attempt for j in earlier):
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} is over here", found=manifest.attempt)
+        if any(j.model != manifest.model for j in earlier):
+            raise PeerFault(
+                Reason.WRONG_MODEL, f"round {manifest.round} began with another model: this silo does not train twice"
+            )
+        self._check_fences(manifest, earlier)
+        self.current = manifest
+        fact = Joined(manifest.round, manifest.attempt, manifest.model, manifest.chain)
+        remember: list[Effect] = [] if fact in earlier else [Remember(fact)]
+        return [*remember, Train(manifest), Submit(manifest)]
+
+    def _check_fences(self, manifest: Manifest, earlier: list[Joined]) -> None:
+        fenced = set()
+        for fence in manifest.fences:
+            hop = self.federation.member(fence.hop)
+            verify(hop.key, fence.digest(self.federation.digest), fence.signature, fence.hop)
+            if fence.round == manifest.round:
+                fenced.add((fence.attempt, fence.hop))
+        for past in earlier:
+            for hop_name in past.chain:
+                if hop_name not in manifest.chain and (past.attempt, hop_name) not in fenced:
+                    raise PeerFault(
+                        Reason.FENCE_MISSING,
+                        f"{hop_name} may have released attempt {past.attempt} of round {manifest.round}: "
+                        "this silo joins no other chain for that round",
+                        peer=hop_name,
+                    )
+
+    def sealing(self, manifest: Manifest, rng: Rng) -> Sealing:
+        """Draw a fresh seed for every layer, seal each to its hop, and sign the header."""
+        seeds: list[tuple[int, Secret]] = []
+        sealed: list[SealedSeed] = []
+        own = manifest.aggregator_key
+        if manifest.plan.level is not Level.TRUSTED and own is not None:
+            targets = [(hop, manifest.layer(hop), manifest.key_for(hop, self.identity.name)) for hop in manifest.chain]
+            for name, layer, key in [*targets, (self.federation.aggregator.name, AGGREGATOR, own)]:
+                if key is None:
+                    raise PeerFault(Reason.WRONG_KEYS, f"{name} has made no key for this silo", peer=name)
+                context = manifest.context(layer)
+                seed = Secret.draw(rng)
+                try:
+                    blob = seal(seed, key.public_key, context)
+                except ValueError:
+                    raise PeerFault(Reason.WRONG_KEYS, f"the round key of {name} is unusable", peer=name) from None
+                seeds.append((layer, seed))
+                sealed.append(SealedSeed(name, blob, commitment(seed, context)))
+        header = Header(self.identity.name, manifest.digest, tuple(sealed), layout(manifest).chunks)
+        return Sealing(header.signed(self.identity), tuple(seeds))
+
+    def _receipt(self, event: ReceiptIn) -> list[Effect]:
+        receipt, manifest = event.receipt, self.current
+        if manifest is None or receipt.manifest != manifest.digest:
+            raise PeerFault(Reason.WRONG_MANIFEST, "a receipt for another attempt")
+        if receipt.hop != manifest.chain[0] or receipt.silo != self.identity.name:
+            raise PeerFault(Reason.WRONG_CHAIN, f"a receipt of {receipt.hop} for {receipt.silo}")
+        if receipt.root != event.root:
+            raise PeerFault(Reason.ROOT_MISMATCH, "a receipt for another body", peer=receipt.hop)
+        verify(self.federation.member(receipt.hop).key, receipt.digest, receipt.signature, receipt.hop)
+        return [Done(manifest)]

@@ -1,0 +1,326 @@
+"""The test vectors of protocol version 1.
+
+    python -m tests.vectors.generate      writes tests/vectors/v1/*.json anew
+
+The numbers come from `reference.py`, never from the product. Another implementation that reproduces these files speaks
+version 1. They change only with the protocol's version, so a difference is a bug in whoever differs: `tests/core`
+compares both the product and the reference with what is committed.
+
+Bytes are hex, floats are Python's `float.hex` (or nan, inf, -inf). Each file lists under `good` what must work, and
+under `bad` what must be refused, with the reason of docs/protocol.md, section 7.
+"""
+
+import hashlib
+import json
+from math import isfinite
+from pathlib import Path
+from random import Random
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from tests.vectors.reference import (
+    Json,
+    Part,
+    digest,
+    frame,
+    hpke_seal,
+    info,
+    largest,
+    mask,
+    moduli_of,
+    pack,
+    plan_digest,
+    quantise,
+    refuse,
+    width_of,
+)
+
+HERE = Path(__file__).parent / "v1"
+
+CONTEXT: Json = {
+    "federation": hashlib.sha256(b"federation").hexdigest(),
+    "round": 3,
+    "attempt": 2,
+    "layer": 1,
+    "model": hashlib.sha256(b"model").hexdigest(),
+    "schema": hashlib.sha256(b"schema").hexdigest(),
+    "plan": hashlib.sha256(b"plan").hexdigest(),
+    "chunk_parameters": 64,
+    "direction": "upload",
+}
+"""A context; the others differ from it in one field."""
+
+OTHER: Json = {
+    "federation": hashlib.sha256(b"another federation").hexdigest(),
+    "round": 4,
+    "attempt": 1,
+    "layer": 0,
+    "model": hashlib.sha256(b"another model").hexdigest(),
+    "schema": hashlib.sha256(b"another schema").hexdigest(),
+    "plan": hashlib.sha256(b"another plan").hexdigest(),
+    "chunk_parameters": 65,
+    "direction": "download",
+}
+"""Another value for each field."""
+
+
+def digest_vectors() -> Json:
+    cases: list[tuple[str, list[Part]]] = [
+        ("seed", []),
+        ("seed", [b""]),
+        ("seed", [""]),
+        ("seed", [0]),
+        ("seed", [b"0"]),
+        ("seed", ["0"]),
+        ("seed", [b"ab", b"c"]),
+        ("seed", [b"a", b"bc"]),
+        ("seed", [b"abc"]),
+        ("other", [b"abc"]),
+        ("chunk", [-1, 2**64, 10**30, "Schlüssel \N{SNOWMAN}", bytes(range(256))]),
+        ("body", [1, digest("chunk", 0, 0, bytes.fromhex("0104f807"), bytes.fromhex("0104f807"))]),
+    ]
+    tags = {bytes: "b", str: "s", int: "i"}
+    return {
+        "good": [
+            {
+                "domain": domain,
+                "parts": [[tags[type(p)], p.hex() if isinstance(p, bytes) else p] for p in parts],
+                "frame": frame(domain, *parts).hex(),
+                "digest": digest(domain, *parts).hex(),
+            }
+            for domain, parts in cases
+        ],
+        "bad": [],
+    }
+
+
+def policy(
+    n_max: int,
+    r: int,
+    encoding: str = "counts",
+    level: str = "semi-honest",
+    weight_levels: int = 1,
+    headroom: int = 0,
+    quantiser: str = "decimal",
+) -> Json:
+    return dict(locals())
+
+
+POLICIES = [
+    policy(10, 4),
+    policy(10, 4, "unary"),
+    policy(10, 4, "first-primes"),
+    policy(10, 4, level="malicious"),
+    policy(10, 4, "unary", "malicious"),
+    policy(3, 1, level="trusted"),
+    policy(1, 1),
+    policy(5, 2, level="malicious"),
+    policy(100, 4, weight_levels=10),
+    policy(10, 4, headroom=3),
+    policy(10, 1, quantiser="int8"),
+    policy(10, 8),
+    policy(20, 8, level="malicious"),
+    policy(1000, 8, "first-primes"),
+    policy(10000, 16, "first-primes"),
+    policy(100, 12, "unary"),
+]
+INFEASIBLE = [
+    policy(0, 4),
+    policy(10, 0),
+    policy(10, 4, weight_levels=0),
+    policy(10, 4, headroom=-1),
+    policy(10, 19),
+    policy(10, 16, weight_levels=462),
+    policy(10, 4, headroom=83),
+]
+
+
+def plan_vectors() -> Json:
+    good = []
+    for p in POLICIES:
+        moduli = moduli_of(p)
+        assert moduli is not None
+        widths = [width_of(m) for m in moduli]
+        good.append({**p, "moduli": moduli, "widths": widths, "digest": plan_digest(p, moduli).hex()})
+    assert not any(moduli_of(p) for p in INFEASIBLE)
+    return {"good": good, "bad": [{**p, "reason": "plan_infeasible"} for p in INFEASIBLE]}
+
+
+def packing_vectors() -> Json:
+    rng = Random(1)
+    good: list[Json] = []
+    bad: list[Json] = []
+    moduli = [2, 3, 5, 8, 13, 53, 64, 127, 129, 256, 257, 511, 512, 1000, 2048, 4093, 5000, 16384, 32767, 32768]
+    moduli += [32769, 65535, 65536, 65537, 200_000, 262_144, 524_287, 1_048_573, 1_048_576]
+    for m in moduli:
+        w = width_of(m)
+        for n in (0, 1, 7, 8, 9, 31):
+            residues = [rng.choice((0, 1, m - 1, rng.randrange(m))) for _ in range(n)]
+            good.append({"modulus": m, "residues": residues, "plane": pack(residues, w).hex()})
+        residues = [rng.randrange(m) for _ in range(19)]
+        plane = pack(residues, w)
+        planes = [plane[:-1], plane + b"\x00", b""]
+        planes += [plane[:-1] + bytes([plane[-1] | 1 << b]) for b in range(8) if b >= 8 - (8 * len(plane) - 19 * w)]
+        if m < 1 << w:  # otherwise nothing in the plane can be out of range
+            planes += [pack([*residues[:i], x, *residues[i + 1 :]], w) for i in (0, 11, 18) for x in (m, (1 << w) - 1)]
+        for p in planes:
+            found = refuse(p, m, 19)
+            assert found is not None
+            bad.append({"modulus": m, "n": 19, "plane": p.hex(), "reason": found[0], "offset": found[1]})
+    good.append({"modulus": 512, "residues": [1, 2, 510], "plane": "0104f807"})
+    return {"good": good, "bad": bad}
+
+
+def quantise_vectors() -> Json:
+    rng = Random(2)
+    good: list[Json] = []
+    for r, bound, weight_levels, weight in (
+        (1, 1.0, 1, 1),
+        (4, 1.0, 1, 1),
+        (4, 0.037, 1, 1),
+        (4, 9999.0, 1, 1),  # a step of one: the halves are exact ties
+        (4, 9999.0, 100, 7),
+        (8, 2.0**-20, 1, 1),
+        (12, 3.0, 4000, 4000),
+        (16, 1.0, 1, 1),  # float64 has no 10^16 - 1: the bound itself is clipped by one
+        (18, 0.1, 4, 4),
+    ):
+        v = largest(r, "decimal")
+        step = bound / v
+        values = [0.0, -0.0, bound, -bound, bound * (1 + 2**-52), -bound * (1 + 2**-52), 5e-324, -1e-310]
+        values += [1.7976931348623157e308, -1e300, 1e30]
+        values += [k * step / 2 for k in (1, -1, 3, -3, 5, 7, 2 * v - 1, 2 * v + 1, -2 * v - 1)]
+        values += [rng.uniform(-1.1, 1.1) * bound for _ in range(12)]
+        # Moduli by hand, so that no search stands between the value and its residues.
+        moduli = [1048576, 1048575, 1048573, 1048571, 1048567] if r > 8 else [512, 511, 509, 503]
+        results = [quantise(p, bound, v) for p in values]
+        good.append(
+            {
+                "r": r,
+                "bound": bound.hex(),
+                "weight_levels": weight_levels,
+                "weight": weight,
+                "moduli": moduli,
+                "values": [p.hex() for p in values],
+                "integers": [weight * x for x, _ in results],
+                "clipped": sum(clipped for _, clipped in results),
+                "residues": [[weight * x % m for x, _ in results] for m in moduli],
+            }
+        )
+    case = {
+        "r": 4,
+        "bound": (1.0).hex(),
+        "weight_levels": 10,
+        "weight": 1,
+        "moduli": [512, 511],
+        "values": [(0.5).hex()],
+    }
+    bad = [{**case, "values": [(0.5).hex(), p], "reason": "not_finite", "index": 1} for p in ("nan", "inf", "-inf")]
+    bounds = ["nan", "inf", "-inf", (0.0).hex(), (-0.0).hex(), (-1.0).hex(), (5e-324).hex(), (1e-305).hex()]
+    assert all(b <= 0 or not isfinite(b) or 9999 / b == float("inf") for b in map(float.fromhex, bounds))
+    bad += [{**case, "bound": b, "reason": "bad_bound"} for b in bounds]
+    bad += [{**case, "weight": w, "reason": "bad_weight"} for w in (0, -1, 11)]
+    return {"good": good, "bad": bad}
+
+
+MASK_MODULI = [
+    [512, 511],
+    [503, 509],
+    [2, 3, 5, 7, 11],
+    [5, 7, 8, 9, 11, 13],
+    [17, 257, 129],  # nearly half of the fields are redrawn
+    [65537, 17, 129, 257],  # fields of 32, 8, 8 and 16 bits, rows of 32
+    [65536, 32769, 32767],  # 16-bit fields in rows of 32
+    [1048573, 524289],
+    [256],
+    [3],
+]
+
+
+def mask_vectors() -> Json:
+    good: list[Json] = []
+
+    def add(seed: bytes, context: Json, moduli: list[int], index: int, length: int) -> None:
+        planes = mask(seed, info(context), moduli, context["chunk_parameters"], index, length)
+        packed = [pack(plane, width_of(m)).hex() for plane, m in zip(planes, moduli, strict=True)]
+        good.append(
+            {
+                "seed": seed.hex(),
+                "context": context,
+                "info": info(context).hex(),
+                "moduli": moduli,
+                "index": index,
+                "length": length,
+                "planes": packed,
+            }
+        )
+
+    for i, moduli in enumerate(MASK_MODULI):
+        seed = hashlib.sha256(f"seed {i}".encode()).digest()
+        for index, length in ((0, 64), (1, 64), (2, 13), (171, 1), (2**32, 9), (0, 0)):
+            add(seed, CONTEXT, moduli, index, length)
+    for name, value in OTHER.items():
+        add(hashlib.sha256(b"seed 0").digest(), {**CONTEXT, name: value}, [512, 511], 1, 13)
+    return {"good": good, "bad": []}
+
+
+def seal_vectors() -> Json:
+    seed, private, ephemeral, stranger = (
+        hashlib.sha256(s).digest() for s in (b"seed", b"private", b"ephemeral", b"stranger")
+    )
+    public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    sealed = hpke_seal(seed, ephemeral, public, info(CONTEXT))
+    case = {"private": private.hex(), "sealed": sealed.hex(), "context": CONTEXT}
+    good = [
+        {
+            "private": private.hex(),
+            "public": public.hex(),
+            "ephemeral": ephemeral.hex(),
+            "sealed": hpke_seal(seed, ephemeral, public, info(context)).hex(),
+            "context": context,
+            "seed": seed.hex(),
+            "commitment": digest("seed", info(context), seed).hex(),
+        }
+        for context in (CONTEXT, *({**CONTEXT, name: value} for name, value in OTHER.items()))
+    ]
+    bad: list[Json] = [{**case, "sealed": s.hex(), "reason": "wrong_length"} for s in (b"", sealed[:-1], sealed + b"x")]
+    for at in (0, 30, 32, 40, 63, 64, 79):  # the encapsulated key, the seed, the tag
+        changed = sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]
+        bad.append({**case, "sealed": changed.hex(), "reason": "seal_broken"})
+    small_order = (bytes(32), b"\x01" + bytes(31))  # points that make a shared secret which all know
+    bad += [{**case, "sealed": (point + sealed[32:]).hex(), "reason": "seal_broken"} for point in small_order]
+    bad += [{**case, "context": {**CONTEXT, name: value}, "reason": "seal_broken"} for name, value in OTHER.items()]
+    bad.append({**case, "private": stranger.hex(), "reason": "seal_broken"})
+    return {"good": good, "bad": bad}
+
+
+def files() -> dict[str, Json]:
+    """Return the content of every file by its name."""
+    return {
+        "digest.json": digest_vectors(),
+        "plan.json": plan_vectors(),
+        "packing.json": packing_vectors(),
+        "quantise.json": quantise_vectors(),
+        "mask.json": mask_vectors(),
+        "seal.json": seal_vectors(),
+    }
+
+
+def dump(content: Json) -> str:
+    """One vector a line."""
+    parts = (
+        f'"{kind}": [\n' + ",\n".join(json.dumps(vector, ensure_ascii=True) for vector in content[kind]) + "\n]"
+        for kind in ("good", "bad")
+    )
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def load(name: str) -> Json:
+    """Return what is committed."""
+    committed: Json = json.loads((HERE / name).read_text())
+    return committed
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    for name, content in files().items():
+        (HERE / name).write_text(dump(content))

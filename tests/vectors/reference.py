@@ -1,0 +1,238 @@
+"""Version 1 of the protocol in plain Python: what the vectors come from, and what the product is checked against.
+
+Nothing is shared with the product: numbers are Python's integers, floats and fractions, planes are one big integer,
+HKDF is two lines of HMAC, AES-CTR is AES-ECB over counters that are counted here, and HPKE follows RFC 9180 step by
+step. It is slow, and each function can be held against one paragraph of docs/protocol.md.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import combinations_with_replacement, count
+from math import gcd, prod
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+Json = dict[str, Any]
+Part = bytes | int | str
+
+
+# Section 5: framing.
+
+
+def frame(domain: str, *parts: Part) -> bytes:
+    """Write a type, a length and the content of each part, the first being the domain."""
+    out = b""
+    for part in (f"silomix/v1/{domain}", *parts):
+        kind = {bytes: b"b", str: b"s", int: b"i"}[type(part)]
+        content = part if isinstance(part, bytes) else str(part).encode("utf-8")
+        out += kind + len(content).to_bytes(8, "little") + content
+    return out
+
+
+def digest(domain: str, *parts: Part) -> bytes:
+    """SHA-256 of the frame."""
+    return hashlib.sha256(frame(domain, *parts)).digest()
+
+
+# Section 2: the plan. Slow and plain, for the small policies of the vectors.
+
+
+def largest(r: int, quantiser: str) -> int:
+    """Return v."""
+    return 127 if quantiser == "int8" else int("9" * r)
+
+
+def is_prime(k: int) -> bool:
+    return k > 1 and all(k % d for d in range(2, int(k**0.5) + 1))
+
+
+def first_primes(need: int) -> list[int]:
+    chosen: list[int] = []
+    candidates = filter(is_prime, count(2))
+    while prod(chosen) < need:
+        chosen.append(next(candidates))
+    return chosen
+
+
+def least_sum(need: int, prime: bool) -> list[int]:
+    """Return the coprime set of least sum that reaches need, of equals the one of greatest product."""
+    ceiling = sum(first_primes(need))
+    best: dict[int, tuple[int, list[int]]] = {0: (1, [])}  # sum -> greatest product and its set
+    for p in filter(is_prime, range(2, ceiling + 1)):
+        powers = [p] if prime else [p**k for k in range(1, 12) if p**k <= ceiling]
+        for total, (product, chosen) in list(best.items()):
+            for q in powers:
+                if total + q <= ceiling and product * q > best.get(total + q, (0, []))[0]:
+                    best[total + q] = (product * q, [*chosen, q])
+    return sorted(min((s, -product, chosen) for s, (product, chosen) in best.items() if product >= need)[2])
+
+
+def least_bits(need: int, prime: bool) -> list[int]:
+    """Return the coprime moduli of least total width; then fewest; then most even; then of greatest product.
+
+    Of each width only the 48 greatest candidates are tried, which is plenty for plans of two or three moduli.
+    """
+
+    def candidates(width: int) -> list[int]:
+        ms = (m for m in range(1 << width, 1 << (width - 1), -1) if not prime or is_prime(m))
+        return [m for m, _ in zip(ms, range(48), strict=False)]
+
+    def sets(widths: Sequence[int]) -> Iterator[list[int]]:
+        if not widths:
+            yield []
+            return
+        for rest in sets(widths[1:]):
+            yield from ([m, *rest] for m in candidates(widths[0]) if all(gcd(m, k) == 1 for k in rest))
+
+    for bits in count(max(2, (need - 1).bit_length())):
+        for u in (2, 3):
+            splits = [ws for ws in combinations_with_replacement(range(20, 0, -1), u) if sum(ws) == bits]
+            for widths in sorted(splits, key=lambda ws: (ws[0] - ws[-1], ws)):
+                if prod(1 << w for w in widths) >= need:
+                    found = max(sets(widths), key=prod, default=[])
+                    if found and prod(found) >= need:
+                        return sorted(found, reverse=True)
+        if prime and bits <= 20 and candidates(bits) and candidates(bits)[0] >= need:
+            return [candidates(bits)[0]]
+    raise AssertionError
+
+
+def moduli_of(policy: Json) -> list[int] | None:
+    """Return the moduli of a policy, or nothing if none hold."""
+    if min(policy["n_max"], policy["r"], policy["weight_levels"]) < 1 or policy["headroom"] < 0:
+        return None
+    v = largest(policy["r"], policy["quantiser"])
+    need = (2 * policy["n_max"] * policy["weight_levels"] * v + 1) * 2 ** policy["headroom"]
+    if policy["weight_levels"] * v > 2**62 or need > 2**100:
+        return None
+    prime = policy["level"] == "malicious"
+    if policy["encoding"] == "first-primes":
+        return first_primes(need)
+    return (least_sum if policy["encoding"] == "unary" else least_bits)(need, prime)
+
+
+def plan_digest(policy: Json, moduli: Sequence[int]) -> bytes:
+    names = ("n_max", "r", "encoding", "level", "weight_levels", "headroom", "quantiser")
+    return digest("plan", *(policy[name] for name in names), *moduli)
+
+
+# Section 3: values and planes.
+
+
+def quantise(p: float, bound: float, v: int) -> tuple[int, bool]:
+    """Return x and whether it was clipped: both operations are exact fractions, rounded once to binary64."""
+    scale = float(Fraction(float(v)) / Fraction(bound))
+    try:
+        y = float(Fraction(p) * Fraction(scale))
+    except OverflowError:
+        return (v if p > 0 else -v), True
+    x = round(Fraction(y))  # a fraction rounds half to even
+    return max(-v, min(v, x)), abs(x) > v
+
+
+def width_of(modulus: int) -> int:
+    return len(bin(modulus - 1)) - 2
+
+
+def pack(residues: Sequence[int], width: int) -> bytes:
+    """Write the plane as one integer, whose digits to base 2^width are the residues."""
+    digits = "".join(format(r, f"0{width}b") for r in reversed(residues))
+    return int("0" + digits, 2).to_bytes((len(residues) * width + 7) // 8, "little")
+
+
+def refuse(plane: bytes, modulus: int, n: int) -> tuple[str, int] | None:
+    """Return the reason and the offset for which a plane is refused, or nothing if it is good."""
+    w = width_of(modulus)
+    size = -(-n * w // 8)
+    if len(plane) != size:
+        return "wrong_length", min(len(plane), size)
+    number = int.from_bytes(plane, "little")
+    if number >> (n * w):
+        return "trailing_bits", size - 1
+    residues = [number >> (i * w) & ((1 << w) - 1) for i in range(n)]
+    return next((("residue_range", i * w // 8) for i, r in enumerate(residues) if r >= modulus), None)
+
+
+def crt(residues: Sequence[int], moduli: Sequence[int]) -> int:
+    """Return the integer of least magnitude with these residues; of -M/2 and M/2 the negative one."""
+    x, step = 0, 1
+    for r, m in zip(residues, moduli, strict=True):
+        x += (r - x) * pow(step, -1, m) % m * step
+        step *= m
+    return x if 2 * x < step else x - step
+
+
+# Section 4: masks.
+
+
+def info(context: Json) -> bytes:
+    digests = {k: bytes.fromhex(v) if k in ("federation", "model", "schema", "plan") else v for k, v in context.items()}
+    order = ("federation", "round", "attempt", "layer", "model", "schema", "plan", "chunk_parameters", "direction")
+    return frame("mask", *(digests[k] for k in order))
+
+
+def extract(salt: bytes, secret: bytes) -> bytes:
+    return hmac.digest(salt or bytes(32), secret, "sha256")
+
+
+def expand(key: bytes, label: bytes, length: int) -> bytes:
+    """HKDF-Expand of RFC 5869, for one block: all that anybody asks for here."""
+    assert length <= 32
+    return hmac.digest(key, label + b"\x01", "sha256")[:length]
+
+
+def keystream(key: bytes, counter: int) -> Iterator[int]:
+    """Yield the bytes of AES-CTR from a counter on, a block at a time."""
+    ecb = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    for block in count(counter):
+        yield from ecb.update(block.to_bytes(16, "big"))
+
+
+def mask(seed: bytes, info: bytes, moduli: Sequence[int], L: int, index: int, length: int) -> list[list[int]]:
+    """Expand one chunk, residue by residue."""
+    keys = expand(extract(b"", seed), info, 32)
+    field_bytes = [next(size for size in (1, 2, 4) if width_of(m) <= 8 * size) for m in moduli]
+    blocks = -(-L * sum(field_bytes) // 16)
+
+    def field(stream: Iterator[int], size: int) -> int:
+        return int.from_bytes(bytes(next(stream) for _ in range(size)), "little")
+
+    main = keystream(keys[:16], index * blocks)
+    planes: list[list[int]] = []
+    for j, (m, size) in enumerate(zip(moduli, field_bytes, strict=True)):
+        cut = (1 << width_of(m)) - 1
+        plane = [field(main, size) & cut for _ in range(length)]
+        redraw = keystream(keys[16:], index * 2**64 + j * 2**48)
+        for i in range(length):
+            while plane[i] >= m:
+                plane[i] = field(redraw, size) & cut
+        planes.append(plane)
+    return planes
+
+
+def hpke_seal(plain: bytes, ephemeral: bytes, public: bytes, info: bytes, aad: bytes = b"") -> bytes:
+    """RFC 9180, base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM, one message."""
+    kem, suite = b"KEM\x00\x20", b"HPKE\x00\x20\x00\x01\x00\x01"
+
+    def labeled_extract(suite_id: bytes, salt: bytes, label: bytes, ikm: bytes) -> bytes:
+        return extract(salt, b"HPKE-v1" + suite_id + label + ikm)
+
+    def labeled_expand(suite_id: bytes, key: bytes, label: bytes, rest: bytes, length: int) -> bytes:
+        return expand(key, length.to_bytes(2, "big") + b"HPKE-v1" + suite_id + label + rest, length)
+
+    private = X25519PrivateKey.from_private_bytes(ephemeral)
+    encapsulated = private.public_key().public_bytes_raw()
+    dh = private.exchange(X25519PublicKey.from_public_bytes(public))
+    shared = labeled_expand(kem, labeled_extract(kem, b"", b"eae_prk", dh), b"shared_secret", encapsulated + public, 32)
+    schedule = (
+        b"\x00" + labeled_extract(suite, b"", b"psk_id_hash", b"") + labeled_extract(suite, b"", b"info_hash", info)
+    )
+    secret = labeled_extract(suite, shared, b"secret", b"")
+    key = labeled_expand(suite, secret, b"key", schedule, 16)
+    nonce = labeled_expand(suite, secret, b"base_nonce", schedule, 12)
+    return encapsulated + AESGCM(key).encrypt(nonce, plain, aad)

@@ -1,0 +1,83 @@
+"""The committed vectors: the reference reproduces them, and the product's digests and plans agree with them.
+
+Those of planes, values and masks are checked beside the code that makes them, in tests/core.
+"""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.vectors import generate, reference
+
+from silomix.runtime.core.digest import digest, frame
+from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+
+
+@pytest.mark.parametrize(("name", "content"), generate.files().items())
+def test_the_reference_reproduces_what_is_committed(name: str, content: reference.Json) -> None:
+    assert (generate.HERE / name).read_text() == generate.dump(content)
+
+
+def test_every_committed_file_is_generated() -> None:
+    assert {path.name for path in generate.HERE.iterdir()} == set(generate.files())
+
+
+@pytest.mark.parametrize("module", [generate, reference])
+def test_the_reference_shares_nothing_with_the_product(module: Any) -> None:
+    tree = ast.parse(Path(module.__file__).read_text())
+    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    assert imported
+    assert not [name for name in imported if name.startswith(("silomix", "numpy", "numba"))]
+
+
+def test_the_reference_seals_as_rfc_9180_appendix_a_1_1_does() -> None:
+    sealed = reference.hpke_seal(
+        b"Beauty is truth, truth beauty",
+        ephemeral=bytes.fromhex("52c4a758a802cd8b936eceea314432798d5baf2d7e9235dc084ab1b9cfa2f736"),
+        public=bytes.fromhex("3948cfe0ad1ddb695d780e59077195da6c56506b027329794ab02bca80815c4d"),
+        info=b"Ode on a Grecian Urn",
+        aad=b"Count-0",
+    )
+    assert sealed[:32].hex() == "37fda3567bdbd628e88668c3c8d7e97d1d1253b6d4ea6d44c150f741f1bf4431"
+    assert sealed[32:].hex() == (
+        "f938558b5d72f1a23810b4be2ab4f84331acc02fc97babc53a52ae8218a355a96d8770ac83d07bea87e13c512a"
+    )
+
+
+def test_digests_of_section_5() -> None:
+    vectors = generate.load("digest.json")["good"]
+    for vector in vectors:
+        parts = [bytes.fromhex(value) if tag == "b" else value for tag, value in vector["parts"]]
+        assert frame(vector["domain"], *parts).hex() == vector["frame"]
+        assert digest(vector["domain"], *parts).hex() == vector["digest"]
+    assert len({vector["digest"] for vector in vectors}) == len(vectors)
+
+
+def plan_of(policy: reference.Json) -> Plan:
+    return plan(
+        policy["n_max"],
+        policy["r"],
+        Encoding(policy["encoding"]),
+        Level(policy["level"]),
+        policy["weight_levels"],
+        policy["headroom"],
+        Quantiser(policy["quantiser"]),
+    )
+
+
+@pytest.mark.parametrize("vector", generate.load("plan.json")["good"])
+def test_plans_of_section_2(vector: reference.Json) -> None:
+    p = plan_of(vector)
+    assert list(p.moduli) == vector["moduli"]
+    assert list(p.widths) == vector["widths"]
+    assert p.digest.hex() == vector["digest"]
+
+
+@pytest.mark.parametrize("vector", generate.load("plan.json")["bad"])
+def test_infeasible_plans_of_section_2(vector: reference.Json) -> None:
+    with pytest.raises(LocalFault) as fault:
+        plan_of(vector)
+    assert fault.value.reason == vector["reason"]
