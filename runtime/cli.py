@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAULT
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # else the interpreter flushes into the same pipe on its way out
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stdout = sys.stdout.fileno()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

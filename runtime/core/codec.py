@@ -36,7 +36,8 @@ class Dtype(StrEnum):
     BF16 = "BF16"
 
 
-_NUMPY = {Dtype.F64: np.float64, Dtype.F32: np.float32, Dtype.F16: np.float16, Dtype.BF16: np.uint16}
+NUMPY_TYPES = {Dtype.F64: np.float64, Dtype.F32: np.float32, Dtype.F16: np.float16, Dtype.BF16: np.uint16}
+"""How each type is held in memory."""
 
 
 @dataclass(frozen=True)
@@ -268,10 +269,10 @@ class Codec:
 
     @staticmethod
     def _flat(spec: TensorSpec, array: Array) -> Array:
-        if array.dtype != _NUMPY[spec.dtype]:
+        if array.dtype != NUMPY_TYPES[spec.dtype]:
             raise LocalFault(
                 Reason.UNSUPPORTED_DTYPE,
-                f"{spec.name} is {array.dtype}, the schema says {spec.dtype} ({np.dtype(_NUMPY[spec.dtype])})",
+                f"{spec.name} is {array.dtype}, the schema says {spec.dtype} ({np.dtype(NUMPY_TYPES[spec.dtype])})",
                 tensor=spec.name,
                 found=str(array.dtype),
                 expected=str(spec.dtype),
@@ -308,4 +309,4 @@ def _as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
         bits = mean.view(np.uint32)
         rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
         return rounded
-    return mean.astype(_NUMPY[dtype], copy=False)
+    return mean.astype(NUMPY_TYPES[dtype], copy=False)

@@ -103,8 +103,19 @@ def public_key(private: Secret) -> bytes:
 
 
 def seal(seed: Secret, to: bytes, context: MaskContext) -> bytes:
-    """Seal a seed with HPKE to a node's round key, bound to the context."""
-    return _SUITE.encrypt(seed.value, X25519PublicKey.from_public_bytes(to), context.info())
+    """Seal a seed with HPKE to a node's round key, bound to the context, or refuse a key that hides nothing."""
+    if len(to) != KEY_BYTES:
+        raise PeerFault(
+            Reason.WRONG_LENGTH, f"a round key has {KEY_BYTES} bytes, not {len(to)}", found=len(to), expected=KEY_BYTES
+        )
+    try:
+        return _SUITE.encrypt(seed.value, X25519PublicKey.from_public_bytes(to), context.info())
+    except ValueError:  # a point of small order: everybody would know the shared secret
+        raise PeerFault(
+            Reason.WRONG_KEYS,
+            f"the key for layer {context.layer} of round {context.round} attempt {context.attempt} is unusable",
+            layer=context.layer,
+        ) from None
 
 
 def unseal(sealed: bytes, private: Secret, context: MaskContext) -> Secret:

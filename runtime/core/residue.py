@@ -444,3 +444,11 @@ def _decode_two(
     """Two moduli in one pass, by Garner's rule: x = r0 + m0 * ((r1 - r0) / m0 mod m1). All of it is below 2^41."""
     end = at + len(out)
     return int(_decode_pairs(residues[0, at:end], residues[1, at:end], m0, m1, inverse, step, limit, factor, out))
+
+
+@compiled
+def negate_residues(acc: Residues, modulus: int) -> None:
+    """Replace one plane by its negative mod m."""
+    m = acc.dtype.type(modulus)
+    for i in range(len(acc)):
+        acc[i] = acc.dtype.type(m - acc[i]) if acc[i] != 0 else acc.dtype.type(0)

@@ -314,6 +314,8 @@ class Shuffler:
         counted = attempt.counted.get(header.silo)
         if counted is not None and counted[0] == digest:
             return [Again(counted[1])]
+        if digest in attempt.headers and not first:
+            return []  # the hop before begins a broken stream anew
         if attempt.closed:
             raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
         if counted is not None:

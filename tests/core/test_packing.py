@@ -1,4 +1,4 @@
-"""Protocol section 3, packing: planes are the digits of one big integer, and anything else is refused where it breaks."""
+"""Protocol section 3, packing: a plane is the digits of one big integer, and anything else is refused with its place."""
 
 from collections.abc import Callable, Sequence
 from random import Random

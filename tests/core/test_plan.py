@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
 from itertools import combinations
-from math import gcd, prod
+from math import gcd, isqrt, prod
 from typing import Any
 
 import pytest
@@ -47,8 +47,9 @@ NEEDS = st.one_of(
 )
 
 
+@cache
 def is_prime(m: int) -> bool:
-    return m > 1 and all(m % d for d in range(2, m))
+    return m > 1 and all(m % d for d in range(2, isqrt(m) + 1))
 
 
 def width(m: int) -> int:
@@ -201,6 +202,8 @@ def test_malicious_counts_have_the_least_width_of_all_sets_of_primes(need: int) 
 
 
 @given(st.integers(3, MAX_RANGE))
+@example(30_030)
+@example(30_031)
 @settings(deadline=None)
 def test_first_primes_are_the_first_and_no_more_than_needed(need: int) -> None:
     found = first_primes(need)
@@ -284,6 +287,13 @@ def test_values_of_the_quantisers() -> None:
     assert plan(10, 4, quantiser=Quantiser.INT8).moduli == plan(10, 9, quantiser=Quantiser.INT8).moduli == (64, 63)
 
 
+def test_a_product_of_exactly_2nv_is_one_short() -> None:
+    """S.3: -n v..n v are 2 n v + 1 sums. For 64 silos and v = 127 the moduli 128 and 127 have room for all but one."""
+    assert 2 * 64 * INT8_VALUE == 128 * 127
+    assert plan(63, 1, quantiser=Quantiser.INT8).moduli == (128, 127)
+    assert plan(64, 1, quantiser=Quantiser.INT8).moduli == (255, 64)
+
+
 def test_one_prime_alone_where_it_is_narrower() -> None:
     """Section 3, level malicious: between the greatest product of two primes and that of one of the same width."""
     assert least_bits(4093 * 2, prime=True) == (4093, 2)
@@ -320,6 +330,8 @@ def test_the_bounds_themselves_are_feasible() -> None:
     assert plan(10, 4, headroom=82).M >= 199_981 << 82
     assert (199_981 << 82) <= MAX_RANGE < (199_981 << 83)
     assert plan(3, 4, weight_levels=MAX_VALUE // 9999).limit <= 3 * MAX_VALUE
+    with pytest.raises(LocalFault, match="one silo's weighted value"):
+        plan(3, 4, weight_levels=MAX_VALUE // 9999 + 1)
 
 
 def test_the_fault_counts_the_bits_that_headroom_asks_for() -> None:

@@ -1,0 +1,274 @@
+"""What a node tells Prometheus, and the only file that knows the names of metrics and labels.
+
+Nodes call methods; the methods are the vocabulary. Each node has a registry of its own, so that several can live in one
+process. What the labels can be is closed: no peer can make a series, and every reason that exists is there from the
+start with 0, so that the first refusal shows as an increase.
+
+A silo's loss, its number of examples and its clip counts are attack material. They have no metric at all unless the
+silo's owner asks for them, and then only on the silo's own port.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from threading import Thread
+from typing import Any, Literal, get_args
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
+
+from silomix.runtime.config import Role
+from silomix.runtime.core.errors import Reason
+
+Direction = Literal["received", "sent"]
+"""Which way a message went, as seen from this node."""
+Phase = Literal["prepare", "collect", "release", "apply", "train", "encode", "submit"]
+"""What a node is busy with in a round."""
+Outcome = Literal["applied", "aborted", "abandoned"]
+"""How an attempt ended: with a new model, for another attempt, or with the round given up."""
+HopState = Literal["ready", "open", "unreachable"]
+"""How a hop looks from here; the words of HopStatus.state."""
+
+BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+"""A hop adds a small body in milliseconds; a silo may train for an hour."""
+
+# Creation times would double the number of series, and a counter's start shows in process_start_time_seconds.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Endpoint:
+    """The HTTP endpoint while it serves. Call it to close it; twice does no harm."""
+
+    def __init__(self, server: Any = None, thread: Thread | None = None) -> None:
+        """Without a server it is an endpoint that was never opened, so that callers need not ask."""
+        self._server = server
+        self._thread = thread
+        self.port: int | None = None if server is None else server.server_port
+        """Where it listens, None if it does not: a test asks for port 0 and gets a free one."""
+
+    def __call__(self) -> None:
+        """Stop listening and wait for the thread."""
+        server, self._server = self._server, None
+        if server is not None and self._thread is not None:
+            server.shutdown()
+            server.server_close()
+            self._thread.join()
+
+
+class Metrics:
+    """One node's metrics: a method for each thing worth telling."""
+
+    def __init__(self, role: str, node: str, training: bool = False) -> None:
+        """Training figures exist only on request, since whoever reads them can attack the silo."""
+        self.role = Role(role)
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"silomix_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"silomix_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(f"silomix_{name}", text, labels, registry=registry, buckets=BUCKETS_S)
+
+        Info("silomix_node", "Which node this is, and what it runs.", registry=registry).info(
+            {"role": str(self.role), "node": node, "version": _version()}
+        )
+        ProcessCollector(registry=registry)
+
+        total = counter("bytes_total", "Serialised messages that crossed the wire.", "direction", "peer_role")
+        self._bytes = {(d, r.value): total.labels(d, r.value) for d in get_args(Direction) for r in Role}
+        self._body_bits = gauge(
+            "bits_per_parameter",
+            "Bits of the last body per model parameter, framing included.",
+            "direction",
+            "encoding",
+        )
+        self._plan_bits = gauge("plan_bits_per_parameter", "Bits per model parameter that the plan calls for.")
+
+        self._phase = histogram("round_phase_seconds", "Time that each phase of a round took.", "phase")
+        self._round_seconds = histogram("round_seconds", "Time from a round's first announcement to its end.")
+        self._round = gauge("round", "Round that is under way, or the last one; 0 before the first.")
+        self._attempt = gauge("attempt", "Attempt at that round; 0 before the first.")
+        self._cohort = gauge("cohort_size", "Silos in the last cohort; 0 before the first.")
+        self._minimum = gauge("minimum_cohort", "Silos that a sum holds at least, by this node's policy.")
+        attempts = counter("attempts_total", "Attempts that ended, by how they did.", "outcome")
+        self._attempts = {o: attempts.labels(o) for o in get_args(Outcome)}
+
+        rejections = counter("rejections_total", "What this node refused, by reason.", "reason")
+        self._rejections = {r: rejections.labels(r.value) for r in Reason}
+        self._queue = gauge("queue_depth", "Items that wait in a bounded queue.", "queue")
+        self._hop = gauge(
+            "hop_state", "1 for the state that a hop of the chain is in, 0 for the others.", "hop", "state"
+        )
+        self._expiry = gauge(
+            "certificate_expiry_timestamp_seconds",
+            "When this node's certificate expires, in Unix time; NaN without one.",
+        )
+        self._expiry.set(math.nan)  # 0 would read as long expired
+
+        self._present: Gauge | None = None
+        self._accuracy: Gauge | None = None
+        if self.role is Role.AGGREGATOR:
+            self._present = gauge("silos_present", "Silos that wait for announcements.")
+            self._accuracy = gauge(
+                "model_accuracy", "Share of the test set that the global model gets right; NaN if unknown."
+            )
+            self._accuracy.set(math.nan)
+
+        self._loss: Gauge | None = None
+        self._examples: Gauge | None = None
+        self._clipped: Counter | None = None
+        if training:
+            self._loss = gauge("training_loss", "Loss at the end of this silo's last training; NaN before the first.")
+            self._loss.set(math.nan)
+            self._examples = gauge("training_examples", "Examples that this silo's last training used.")
+            self._clipped = counter("clipped_values_total", "Values of this silo that were clipped to their bound.")
+
+    # --- the wire ---
+
+    def bytes(self, direction: str, peer_role: str, size: int) -> None:
+        """Count a message by its serialised size: what the protocol costs is a claim that operators can check."""
+        try:
+            self._bytes[direction, peer_role].inc(size)
+        except KeyError:
+            raise ValueError(f"no such direction or role: {direction!r}, {peer_role!r}") from None
+
+    def body(self, direction: str, encoding: str, size: int, parameters: int) -> None:
+        """Tell what the last body cost: its bytes with all framing, over the model's parameters."""
+        if direction not in get_args(Direction):
+            raise ValueError(f"no such direction: {direction!r}")
+        self._body_bits.labels(direction, encoding).set(8 * size / parameters)
+
+    def plan(self, bits_per_parameter: float) -> None:
+        """Tell what a body should cost by the plan, to hold the measured figure against."""
+        self._plan_bits.set(bits_per_parameter)
+
+    # --- rounds ---
+
+    def attempt(self, number: int, attempt: int) -> None:
+        """Tell which attempt at which round is under way."""
+        self._round.set(number)
+        self._attempt.set(attempt)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Count an attempt that is over: retries that grow show a sick chain before rounds fail."""
+        self._attempts[outcome].inc()
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Time a phase. One that fails is not observed: how long a failure took says nothing about the phase."""
+        start = time.perf_counter()
+        yield
+        self.phase_took(phase, time.perf_counter() - start)
+
+    def phase_took(self, phase: Phase, seconds: float) -> None:
+        """Observe a phase that no single block of code spans."""
+        if phase not in get_args(Phase):
+            raise ValueError(f"no such phase: {phase!r}")
+        self._phase.labels(phase).observe(seconds)
+
+    def round_took(self, seconds: float) -> None:
+        """Observe a whole round, all of its attempts included."""
+        self._round_seconds.observe(seconds)
+
+    def cohort(self, size: int) -> None:
+        """Tell how many silos were in the last cohort: the smaller, the less each of them is hidden."""
+        self._cohort.set(size)
+
+    def minimum_cohort(self, size: int) -> None:
+        """Tell the policy's minimum, so that an alert can compare the cohort with it."""
+        self._minimum.set(size)
+
+    # --- health ---
+
+    def rejected(self, reason: Reason) -> None:
+        """Count a refusal under the word that also went into the log and the gRPC status."""
+        self._rejections[reason].inc()
+
+    def queue(self, queue: str, depth: int) -> None:
+        """Tell how full a bounded queue is. The name is ours, never a peer's."""
+        self._queue.labels(queue).set(depth)
+
+    def hop(self, hop: str, state: HopState) -> None:
+        """Tell the state of a hop that the federation file names."""
+        if state not in get_args(HopState):
+            raise ValueError(f"no such state of a hop: {state!r}")
+        for each in get_args(HopState):
+            self._hop.labels(hop, each).set(each == state)
+
+    def certificate_expires(self, unix_time: float) -> None:
+        """Tell when the certificate expires: the one failure that can be seen coming for a year."""
+        self._expiry.set(unix_time)
+
+    # --- the aggregator's own ---
+
+    def silos_present(self, count: int) -> None:
+        """Tell how many silos watch for announcements."""
+        _existing(self._present, "only an aggregator counts silos").set(count)
+
+    def accuracy(self, share: float) -> None:
+        """Tell what the evaluator beside the aggregator measured, between 0 and 1."""
+        _existing(self._accuracy, "only an aggregator has an evaluator").set(share)
+
+    # --- a silo's own ---
+
+    @property
+    def training(self) -> bool:
+        """Whether this silo's owner wants training figures on the silo's own port."""
+        return self._loss is not None
+
+    def trained(self, loss: float, examples: int) -> None:
+        """Tell how the last training went; nothing happens unless the owner asked for it."""
+        if self._loss is not None and self._examples is not None:
+            self._loss.set(loss)
+            self._examples.set(examples)
+
+    def clipped(self, values: int) -> None:
+        """Count values beyond their bound; nothing happens unless the owner asked for it."""
+        if self._clipped is not None:
+            self._clipped.inc(values)
+
+    # --- reading ---
+
+    def text(self) -> str:
+        """Render everything in Prometheus' text format, as the endpoint serves it."""
+        return generate_latest(self.registry).decode()
+
+    def serve(self, port: int | None, host: str = "127.0.0.1") -> Endpoint:
+        """Serve the metrics over HTTP and return what closes them again. Only this host can read them by default.
+
+        None serves nothing. Port 0 is a free port, as everywhere; that it means "off" in a file is the file's affair.
+        """
+        if port is None:
+            return Endpoint()
+        try:
+            return Endpoint(*start_http_server(port, host, self.registry))
+        except OSError as error:
+            problem = f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another port or address"
+            raise OSError(error.errno, problem) from error
+
+
+def _existing(gauge: Gauge | None, otherwise: str) -> Gauge:
+    if gauge is None:
+        raise ValueError(otherwise)
+    return gauge
+
+
+def _version() -> str:
+    try:
+        return version("silomix")
+    except PackageNotFoundError:  # run from a tree that was never installed
+        return "unknown"

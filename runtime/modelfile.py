@@ -1,0 +1,60 @@
+"""Global models as files: safetensors, with the schema in the metadata.
+
+The schema gives the order of the vector, which safetensors does not keep. So the aggregator works on any model without
+knowing what it is, and needs no torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import safetensors
+
+from silomix.runtime.core.codec import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
+from silomix.runtime.core.errors import LocalFault, Reason
+
+_SCHEMA = "silomix.schema"
+_WORDS = {Dtype.F64: "float64", Dtype.F32: "float32", Dtype.F16: "float16", Dtype.BF16: "bfloat16"}
+
+
+def write_model(schema: Schema, tensors: Mapping[str, Array]) -> bytes:
+    """Write a model: the same tensors give the same bytes, and so the same digest."""
+    arrays = {t.name: np.ascontiguousarray(tensors[t.name]) for t in schema.tensors}  # alive while they are written
+    entries = {
+        t.name: safetensors.TensorSpec(
+            dtype=_WORDS[t.dtype],
+            shape=t.shape,
+            data_ptr=arrays[t.name].ctypes.data,
+            data_len=arrays[t.name].nbytes,
+        )
+        for t in schema.tensors
+    }
+    rows = [[t.name, list(t.shape), str(t.dtype), t.buffer] for t in schema.tensors]
+    return bytes(safetensors.serialize(entries, {_SCHEMA: json.dumps(rows, separators=(",", ":"))}))
+
+
+def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
+    """Read a model and its schema, or say what is wrong with the file."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+        rows = json.loads(metadata[_SCHEMA])
+        schema = Schema(tuple(TensorSpec(n, tuple(s), Dtype(d), b) for n, s, d, b in rows))
+        entries = dict(cast("Any", safetensors.deserialize)(data))
+        tensors: dict[str, Array] = {}
+        for t in schema.tensors:
+            raw = np.frombuffer(entries[t.name]["data"], NUMPY_TYPES[t.dtype])
+            tensors[t.name] = raw.reshape(t.shape)
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise LocalFault(
+            Reason.SHAPE_MISMATCH,
+            f"this is no model file of ours ({type(error).__name__}: {error}): make one with `silomix model init`",
+        ) from None
+    return schema, tensors
+
+
+def model_digest(data: bytes) -> bytes:
+    """What a manifest names a model by."""
+    return hashlib.sha256(data).digest()

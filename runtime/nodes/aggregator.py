@@ -1,0 +1,410 @@
+"""The aggregator process: announces attempts, serves the model, takes sums in, and makes the next model of them."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+import numpy as np
+
+from silomix.models.task import Task, load_task
+from silomix.runtime.config import ConfigError, NodeConfig
+from silomix.runtime.core import aggregator as core
+from silomix.runtime.core.codec import Array, Codec
+from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.core.federation import UpdateKind
+from silomix.runtime.core.masks import Secret
+from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.journal import write_atomically
+from silomix.runtime.metrics import HopState
+from silomix.runtime.modelfile import model_digest, read_model, write_model
+from silomix.runtime.nodes.node import GRACE_S, Node, guarded
+from silomix.runtime.nodes.passage import Passage
+from silomix.runtime.nodes.shuffler import next_frame
+from silomix.runtime.transport import Context, Server, backoff, fault_of, refuse, shuffler_stub
+from silomix.runtime.wire import digest_field, read_round_key, write_manifest
+from silomix.v1 import services_pb2, services_pb2_grpc
+
+CALL_S = 10.0
+"""Time that a hop has to answer a small call."""
+PART_BYTES = 256 << 10
+FAREWELL_S = 2.0
+"""Time that silos have to hear that the federation is done."""
+
+
+class AggregatorNode(Node):
+    """Drives the aggregator's state machine."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Find the newest model, and recall what the journal has."""
+        super().__init__(config)
+        self.core = core.Aggregator(self.federation, self.identity, os.urandom)
+        newest = None
+        for round_, _, value in self.journal.facts("applied"):
+            fact = json.loads(value)
+            newest = bytes.fromhex(fact["model"])
+            self.core.recall(core.Applied(round_, newest, fact["cohort"], fact["abandoned"]))
+        for round_, attempt, _ in self.journal.facts("tried"):
+            self.core.recall(core.Tried(round_, int(attempt)))
+        for round_, hop, _ in self.journal.facts("hop"):
+            self.core.recall(core.HopReleased(hop, round_))
+        self.models = config.directory / "models"
+        self.models.mkdir(parents=True, exist_ok=True)
+        self.data = self._load(newest)
+        self.schema, self.tensors = read_model(self.data)
+        options = {**self.federation.policy.task_options}
+        self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
+        self.passage: Passage | None = None
+        self.private: Secret | None = None
+        self.announced: services_pb2.Announcement | None = None
+        self.present: dict[str, int] = {}
+        self.history: list[services_pb2.RoundStatus] = []
+        self.hop_states: dict[str, str] = {}
+        self.lock = asyncio.Lock()
+        self._news = asyncio.Condition()
+        self._woken = asyncio.Event()
+        self._phase_began = self.clock()
+        self._round_began = self.clock()
+
+    def _load(self, newest: bytes | None) -> bytes:
+        """Read the model that the journal names, or the initial one."""
+        if newest is not None:
+            path = self._model_path(newest)
+            if path.exists():
+                return path.read_bytes()
+        initial = self.config.initial_model
+        if initial is None or not initial.exists():
+            raise ConfigError(
+                self.config.directory.parent / "node.toml",
+                "initial_model",
+                f"{initial or 'nothing'} is there: write it with `silomix model init`",
+            )
+        return initial.read_bytes()
+
+    def _model_path(self, digest: bytes) -> Path:
+        return self.models / f"{digest.hex()[:32]}.safetensors"
+
+    async def main(self) -> None:
+        """Serve, and run round after round until all are done."""
+        server = Server(self.config.listen, self.tls)
+        service = services_pb2.DESCRIPTOR.services_by_name["AggregatorService"].full_name
+        server.add(services_pb2_grpc.add_AggregatorServiceServicer_to_server, _Service(self), service)
+        await server.start()
+        self.metrics.plan(self.federation.plan.packed_bits)
+        self.log.info("serving", address=self.config.listen)
+        try:
+            await self.step(core.Start(model_digest(self.data), self.schema, self.clock()))
+            while self.core.phase != "finished":
+                wake = self.core.wake_at()
+                self._woken.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if wake is None else max(0.0, wake - self.clock())):
+                        await self._woken.wait()
+                        continue
+                await self.step(core.Tick(self.clock()))
+            await asyncio.sleep(FAREWELL_S)
+        finally:
+            await server.stop(GRACE_S)
+
+    async def step(self, event: core.Event) -> list[core.Effect]:
+        """Let the core decide, and carry its decisions out in order, one event at a time."""
+        async with self.lock:
+            effects = self.core.step(event)
+            for effect in effects:
+                await self._perform(effect)
+        self._woken.set()
+        return effects
+
+    async def _perform(self, effect: core.Effect) -> None:
+        match effect:
+            case core.Remember(fact):
+                await self.work(self._remember, fact)
+                self.core.recall(fact)
+            case core.AskKeys():
+                self._began(effect)
+                for hop in effect.chain:
+                    self.tasks.create_task(self._ask(hop, effect))
+            case core.OpenAt(manifest, private):
+                self.passage = Passage(manifest, self.config.name, self.workers)
+                self.private = private
+                for hop in manifest.chain:
+                    self.tasks.create_task(self._open(hop, manifest))
+            case core.Announce(manifest):
+                self.metrics.phase_took("prepare", self._lap())
+                self.log.info("announced", model=manifest.model.hex()[:12])
+                await self._tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
+            case core.Expand(header):
+                assert self.passage is not None
+                await self.passage.add_header(header, self.private, self.tasks)
+            case core.Take(cohort):
+                self.metrics.phase_took("collect", self._lap())
+                self.metrics.cohort(len(cohort.participants))
+            case core.GiveUp():
+                self.passage = None
+                outcome: Literal["abandoned", "aborted"] = "abandoned" if effect.abandoned else "aborted"
+                self.metrics.ended(outcome)
+                self.log.warning(f"attempt {outcome}: {effect.why}")
+            case core.Finish():
+                self.log.info("all rounds are done")
+                finished = services_pb2.Finished(round=max(1, effect.round))
+                await self._tell(services_pb2.Announcement(finished=finished))
+
+    def _began(self, effect: core.AskKeys) -> None:
+        if effect.attempt == 1:
+            self._round_began = self.clock()
+        self._lap()
+        self.hop_states = dict.fromkeys(effect.chain, "ready")
+        self.metrics.attempt(effect.round, effect.attempt)
+        self.log = self.log.bind(round=effect.round, attempt=effect.attempt)
+
+    def _lap(self) -> float:
+        now = self.clock()
+        lap, self._phase_began = now - self._phase_began, now
+        return lap
+
+    async def _tell(self, news: services_pb2.Announcement) -> None:
+        async with self._news:
+            self.announced = news
+            self._news.notify_all()
+
+    def _remember(self, fact: core.Tried | core.Applied | core.HopReleased) -> None:
+        match fact:
+            case core.Tried():
+                self.journal.put("tried", fact.round, str(fact.attempt), b"")
+            case core.HopReleased():
+                self.journal.put("hop", fact.round, fact.hop, b"")
+            case core.Applied():
+                value = {"model": fact.model.hex(), "cohort": fact.cohort, "abandoned": fact.abandoned}
+                self.journal.put("applied", fact.round, "", json.dumps(value).encode())
+
+    async def _until_answered(
+        self, hop: str, number: tuple[int, int], call: Callable[[Any], Awaitable[Any]]
+    ) -> Any | None:
+        """Call a hop until it answers or the attempt is over; say what is wrong with it meanwhile."""
+        async for attempt in backoff():
+            if (self.core.round, self.core.attempt) != number or self.core.phase == "finished":
+                return None
+            try:
+                answer = await call(shuffler_stub(self.channel_to(hop)))
+            except grpc.aio.AioRpcError as error:
+                fault = fault_of(error)
+                why = str(fault) if fault else f"not reachable ({error.code().name.lower()})"
+                self._hop(hop, "unreachable")
+                await self.step(core.HopFailed(hop, why, self.clock()))
+                if attempt % 10 == 0:
+                    self.log.warning(f"hop in trouble: {why}", peer=hop)
+                continue
+            return answer
+        return None
+
+    def _hop(self, hop: str, state: HopState) -> None:
+        self.hop_states[hop] = state
+        self.metrics.hop(hop, state)
+
+    async def _ask(self, hop: str, effect: core.AskKeys) -> None:
+        request = services_pb2.PrepareRequest(
+            federation_digest=self.federation.digest,
+            round=effect.round,
+            silos=effect.silos,
+            known_released=self.core.hop_released.get(hop, 0),
+        )
+        stream = self.stream()
+
+        async def call(stub: Any) -> Any:
+            self.seen("sent", hop, "Prepare", stream, request)
+            return await stub.Prepare(request, metadata=self.metadata, timeout=CALL_S)
+
+        answer = await self._until_answered(hop, (effect.round, effect.attempt), call)
+        if answer is None or (self.core.round, self.core.attempt) != (effect.round, effect.attempt):
+            return
+        self.seen("received", hop, "Prepare", stream, answer)
+        try:
+            keys = tuple(read_round_key(k) for k in answer.keys)
+            await self.step(core.KeysIn(hop, keys, answer.last_released, self.clock()))
+        except PeerFault as fault:
+            self.metrics.rejected(fault.reason)
+            await self.step(core.HopFailed(hop, str(fault), self.clock()))
+
+    async def _open(self, hop: str, manifest: Manifest) -> None:
+        request = services_pb2.OpenRequest(manifest=write_manifest(manifest))
+        stream = self.stream()
+
+        async def call(stub: Any) -> Any:
+            self.seen("sent", hop, "Open", stream, request)
+            return await stub.Open(request, metadata=self.metadata, timeout=CALL_S)
+
+        answer = await self._until_answered(hop, (manifest.round, manifest.attempt), call)
+        if answer is not None:
+            self.seen("received", hop, "Open", stream, answer)
+            self._hop(hop, "open")
+            await self.step(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
+
+    async def take_sum(self, peer: str, frames: AsyncIterator[services_pb2.RelayFrame]) -> services_pb2.Delivery:
+        """Take in the cohort's sum from the last hop, and make the next model of it."""
+        opening = (await next_frame(frames, "open")).open
+        passage = self.passage
+        if passage is None or digest_field(opening.manifest_digest, "the manifest digest") != passage.manifest.digest:
+            raise PeerFault(Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
+        if peer != passage.manifest.chain[-1] or opening.hop != peer:
+            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} is not the last hop", peer=peer)
+
+        def header_in(header: Header) -> Awaitable[object]:
+            return self.step(core.HeaderIn(header))
+
+        def cohort_in(cohort: Cohort) -> Awaitable[object]:
+            return self.step(core.CohortIn(cohort))
+
+        root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
+        if self.passage is passage:
+            self.metrics.phase_took("release", self._lap())
+            await self._apply(passage)
+        signature = self.identity.sign(delivery_digest(self.config.name, root))
+        return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
+
+    async def _apply(self, passage: Passage) -> None:
+        manifest, cohort = passage.manifest, passage.cohort
+        assert cohort is not None
+        self.passage = None
+        size = len(cohort.participants)
+        try:
+            data, tensors = await self.work(self._next_model, passage, size)
+        except PeerFault as fault:  # out of range: nothing is published, and the attempt runs into its deadline
+            self.metrics.rejected(fault.reason)
+            self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
+            return
+        digest = model_digest(data)
+        await self.work(write_atomically, self._model_path(digest), data)
+        self.data, self.tensors = data, tensors
+        self.metrics.phase_took("apply", self._lap())
+        accuracy = await self._evaluate()
+        seconds = self.clock() - self._round_began
+        bits = 8 * passage.received_bytes / manifest.schema.parameters
+        self.metrics.body("received", str(manifest.plan.encoding), passage.received_bytes, manifest.schema.parameters)
+        self.metrics.round_took(seconds)
+        self.metrics.ended("applied")
+        self.history.append(
+            services_pb2.RoundStatus(
+                round=manifest.round,
+                attempts=manifest.attempt,
+                cohort=size,
+                seconds=seconds,
+                bits_per_parameter=bits,
+                accuracy=accuracy,
+            )
+        )
+        self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
+        await self.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
+
+    def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array]]:
+        manifest = passage.manifest
+        codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
+        mean = codec.decode(passage.vector, size).tensors
+        if manifest.update is UpdateKind.DELTA:
+            mean = {name: np.add(self.tensors[name], value, dtype=value.dtype) for name, value in mean.items()}
+        return write_model(manifest.schema, mean), mean
+
+    async def _evaluate(self) -> float | None:
+        if self.task is None:
+            return None
+        scores = await self.work(self.task.evaluate, self.tensors)
+        accuracy = float(scores["accuracy"])
+        self.metrics.accuracy(accuracy)
+        return accuracy
+
+    def status(self) -> services_pb2.GetStatusResponse:
+        """Tell how the federation is doing."""
+        return services_pb2.GetStatusResponse(
+            federation=self.federation.name,
+            round=min(self.core.round, self.federation.policy.rounds),
+            attempt=self.core.attempt,
+            rounds=self.federation.policy.rounds,
+            phase=self.core.phase,
+            present=sorted(self.present),
+            cohort=self.history[-1].cohort if self.history else 0,
+            hops=[
+                services_pb2.HopStatus(name=hop, state=state, trouble=self.core.trouble.get(hop, ""))
+                for hop, state in self.hop_states.items()
+            ],
+            history=self.history[-100:],
+        )
+
+    async def news(self, peer: str) -> AsyncIterator[services_pb2.Announcement]:
+        """Yield what is announced, the attempt that is open first, and count who listens."""
+        self.present[peer] = self.present.get(peer, 0) + 1
+        self.metrics.silos_present(len(self.present))
+        last = None
+        try:
+            while True:
+                async with self._news:
+                    while self.announced is last:
+                        await self._news.wait()
+                    last = self.announced
+                if last is not None:
+                    yield last
+        finally:
+            self.present[peer] -= 1
+            if not self.present[peer]:
+                del self.present[peer]
+            self.metrics.silos_present(len(self.present))
+
+
+class _Service(services_pb2_grpc.AggregatorServiceServicer):
+    """The calls that an aggregator answers."""
+
+    def __init__(self, node: AggregatorNode) -> None:
+        self.node = node
+
+    async def Watch(
+        self, request: services_pb2.WatchRequest, context: Context
+    ) -> AsyncIterator[services_pb2.Announcement]:
+        node = self.node
+        try:
+            peer, stream = node.caller(context), node.stream()
+            node.seen("received", peer, "Watch", stream, request)
+            if request.federation_digest != node.federation.digest:
+                raise PeerFault(Reason.WRONG_FEDERATION, f"{peer} has another federation file than the aggregator")
+            async for news in node.news(peer):
+                node.seen("sent", peer, "Watch", stream, news)
+                yield news
+        except Fault as fault:
+            node.metrics.rejected(fault.reason)
+            node.log.warning(f"refused Watch: {fault.message}", reason=str(fault.reason))
+            await refuse(context, fault)
+
+    async def GetModel(
+        self, request: services_pb2.GetModelRequest, context: Context
+    ) -> AsyncIterator[services_pb2.ModelPart]:
+        node = self.node
+        try:
+            peer, stream = node.caller(context), node.stream()
+            node.seen("received", peer, "GetModel", stream, request)
+            data = node.data
+            if request.model_digest != model_digest(data):
+                raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
+            for start in range(0, len(data), PART_BYTES):
+                part = services_pb2.ModelPart(total_bytes=len(data), data=data[start : start + PART_BYTES])
+                node.seen("sent", peer, "GetModel", stream, part)
+                yield part
+        except Fault as fault:
+            node.metrics.rejected(fault.reason)
+            node.log.warning(f"refused GetModel: {fault.message}", reason=str(fault.reason))
+            await refuse(context, fault)
+
+    @guarded
+    async def Deliver(self, request: AsyncIterator[services_pb2.RelayFrame], context: Context) -> services_pb2.Delivery:
+        peer, stream = self.node.caller(context), self.node.stream()
+        frames = self.node.watch(request, "received", peer, "Deliver", stream)
+        delivery = await self.node.take_sum(peer, frames)
+        self.node.seen("sent", peer, "Deliver", stream, delivery)
+        return delivery
+
+    @guarded
+    async def GetStatus(
+        self, request: services_pb2.GetStatusRequest, context: Context
+    ) -> services_pb2.GetStatusResponse:
+        self.node.caller(context)
+        return self.node.status()

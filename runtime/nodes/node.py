@@ -1,0 +1,169 @@
+"""What every role shares: configuration, journal, log, metrics, capture, TLS, and an orderly end."""
+
+import asyncio
+import functools
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import grpc
+
+from silomix.runtime.capture import Capture
+from silomix.runtime.config import NodeConfig, load_identity
+from silomix.runtime.core.errors import Fault
+from silomix.runtime.core.identity import Identity
+from silomix.runtime.journal import Journal
+from silomix.runtime.log import Log, setup
+from silomix.runtime.metrics import Metrics
+from silomix.runtime.transport import Context, Tls, caller, channel, metadata, refuse
+
+GRACE_S = 5.0
+WORKERS = 4
+"""Threads for kernels, hashing and files: they hold no GIL for long, and the event loop none of their work."""
+
+T = TypeVar("T")
+
+
+class _Stop(Exception):  # noqa: N818 - no error: how a task group is told to end
+    pass
+
+
+class Node:
+    """One process of the federation. Roles add what they serve and what they do."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Open everything that can fail before anything is served."""
+        self.config = config
+        self.federation = config.federation
+        self.identity = Identity(config.name, load_identity(config.identity))
+        self.tls = _tls(config)
+        setup(str(config.log), config.name)
+        self.log = Log(config.name)
+        if self.tls is None:
+            self.log.warning("NO TLS: anybody on the network can read and forge everything; for experiments only")
+        self.journal = Journal(config.directory / "journal.sqlite")
+        self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
+        self.capture = (
+            Capture(config.capture, config.name, str(config.role), self.federation.digest) if config.capture else None
+        )
+        self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix=config.name)
+        self.clock: Callable[[], float] = time.monotonic
+        self.stopping = asyncio.Event()
+        self.tasks = asyncio.TaskGroup()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stream = 0
+
+    async def main(self) -> None:
+        """Serve and work until the node is done or told to stop. Overridden by each role."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Run the node to its end: on its own, on SIGTERM or SIGINT, or with the first error."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError, RuntimeError):  # not in a thread, where tests run nodes
+                loop.add_signal_handler(number, self.stopping.set)
+        close_metrics = None
+        if self.config.metrics_port:
+            close_metrics = self.metrics.serve(self.config.metrics_port)
+        try:
+            async with self.tasks:
+                self.tasks.create_task(self._work_to_the_end())
+                self.tasks.create_task(self._end())
+        except* _Stop:
+            pass
+        finally:
+            await self.close()
+            if close_metrics is not None:
+                close_metrics()
+
+    async def _work_to_the_end(self) -> None:
+        await self.main()
+        self.stopping.set()
+
+    async def _end(self) -> None:
+        await self.stopping.wait()
+        raise _Stop  # the task group cancels everything else and waits for it
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        for open_channel in self._channels.values():
+            await open_channel.close()
+        self.workers.shutdown(wait=False, cancel_futures=True)
+        if self.capture is not None:
+            self.capture.close()
+        self.journal.close()
+
+    async def work(self, run: Callable[..., T], *arguments: object) -> T:
+        """Run something that computes or touches the disk outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.workers, functools.partial(run, *arguments))
+
+    def channel_to(self, name: str) -> grpc.aio.Channel:
+        """Return the channel to a member, opened once."""
+        if name not in self._channels:
+            member = self.federation.member(name)
+            self._channels[name] = channel(member.address, name, self.tls)
+        return self._channels[name]
+
+    def drop_channel(self, name: str) -> None:
+        """Forget a channel, so that the next call connects anew."""
+        self._channels.pop(name, None)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries."""
+        return metadata(self.config.name, self.tls)
+
+    def caller(self, context: Context) -> str:
+        """Who calls, by certificate."""
+        return caller(context, self.federation, self.tls)
+
+    def role_of(self, name: str) -> str:
+        """A member's role, for metrics."""
+        if name == self.federation.aggregator.name:
+            return "aggregator"
+        return "silo" if name in self.federation.silo_names else "shuffler"
+
+    def stream(self) -> int:
+        """Number a stream, for the capture."""
+        self._stream += 1
+        return self._stream
+
+    def seen(self, direction: str, peer: str, method: str, stream: int, message: Any) -> None:
+        """Count a message's bytes, and record it if this node captures."""
+        self.metrics.bytes(direction, self.role_of(peer), message.ByteSize())
+        if self.capture is not None:
+            self.capture.record(direction, peer, method, stream, message)
+
+    async def watch(
+        self, frames: AsyncIterator[T], direction: str, peer: str, method: str, stream: int
+    ) -> AsyncIterator[T]:
+        """Pass messages through, counted and captured."""
+        async for frame in frames:
+            self.seen(direction, peer, method, stream, frame)
+            yield frame
+
+
+def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Turn a fault that a handler raises into a refusal, logged and counted, with its reason."""
+
+    @functools.wraps(handler)
+    async def wrapped(self: Any, request: Any, context: Context) -> Any:
+        node: Node = self.node
+        try:
+            return await handler(self, request, context)
+        except Fault as fault:
+            node.metrics.rejected(fault.reason)
+            node.log.fault(f"refused {handler.__name__}", fault)
+            await refuse(context, fault)
+
+    return wrapped
+
+
+def _tls(config: NodeConfig) -> Tls | None:
+    if config.insecure or config.certificate is None or config.key is None:
+        return None
+    return Tls(config.federation.anchor, config.certificate.read_bytes(), config.key.read_bytes())

@@ -1,0 +1,242 @@
+"""One attempt's vector on its way through a node: masks in, sum out, chunk by chunk.
+
+A hop and the aggregator do the same thing with a sum: expand the masks that were sealed to them while silos still
+upload, then take them off as the chunks go by. One array of residues holds it all: first the sum of the masks, then,
+chunk after chunk, the sum that came in less the masks. It is kept until the attempt is over, so that a broken stream to
+the next hop can be sent again.
+"""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+from silomix.runtime.core import residue
+from silomix.runtime.core.codec import Layout
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.identity import Identity, verify
+from silomix.runtime.core.masks import Secret, add_mask, commitment, mask_stream, remove_mask, unseal
+from silomix.runtime.core.messages import (
+    Cohort,
+    Header,
+    Manifest,
+    body_root,
+    chunk_digest,
+    release_digest,
+)
+from silomix.runtime.core.packing import Residues, pack
+from silomix.runtime.core.plan import Level
+from silomix.runtime.core.rules import layout
+from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_header
+from silomix.v1 import body_pb2, services_pb2
+
+T = TypeVar("T")
+
+
+class Passage:
+    """The vector of one attempt at one node, and what is known of it so far."""
+
+    def __init__(self, manifest: Manifest, name: str, workers: Executor) -> None:
+        """Make room for the masks' sum: one residue per coordinate and plane."""
+        self.manifest = manifest
+        self.layout = layout(manifest)
+        self.layer = manifest.layer(name)
+        self.masked = manifest.plan.level is not Level.TRUSTED
+        self.vector: Residues = residue.zeros(manifest.plan, self.layout.coordinates)
+        self.headers: list[Header] = []
+        self.cohort: Cohort | None = None
+        self.ready = 0
+        """Chunks of the output that are done."""
+        self.received_bytes = 0
+        self._came: list[bytes] = []
+        self._seeds: dict[bytes, Secret] = {}
+        self._pending: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Condition()
+        self._busy = asyncio.Lock()
+        self._settling = asyncio.Lock()
+        self._workers = workers
+
+    async def _work(self, run: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments)
+
+    async def add_header(self, header: Header, private: Secret | None, tasks: asyncio.TaskGroup) -> None:
+        """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
+        if self.masked and private is not None:
+            sealed = header.seeds[self.layer - 1 if self.layer else len(self.manifest.chain)]
+            context = self.manifest.context(self.layer)
+            seed = unseal(sealed.sealed, private, context)
+            if commitment(seed, context) != sealed.commitment:
+                raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} committed to another seed", peer=header.silo)
+            self._seeds[header.digest] = seed
+            self._pending.append(tasks.create_task(self._expand(seed)))
+        async with self._changed:
+            self.headers.append(header)
+            self._changed.notify_all()
+
+    async def _expand(self, seed: Secret, *, sign: int = 1) -> None:
+        async with self._busy:
+            await self._work(self._apply, seed, sign)
+
+    def _apply(self, seed: Secret, sign: int) -> None:
+        moduli = self.manifest.plan.moduli
+        stream = mask_stream(seed, self.manifest.context(self.layer), moduli)
+        step = add_mask if sign > 0 else remove_mask
+        for i in range(self.layout.chunks):
+            step(self.vector, stream, i, self.layout.start(i), self.layout.length(i), moduli)
+
+    async def settle(self, cohort: Cohort) -> None:
+        """Wait for the masks, and take those of silos outside the cohort out of their sum again."""
+        async with self._settling:
+            if self.cohort is not None:
+                return
+            await asyncio.gather(*self._pending)
+            wanted = {p.header for p in cohort.participants}
+            for digest, seed in self._seeds.items():
+                if digest not in wanted:
+                    await self._expand(seed, sign=-1)
+            async with self._changed:
+                self.cohort = cohort
+                self._changed.notify_all()
+
+    async def receive(
+        self,
+        frames: AsyncIterator[services_pb2.RelayFrame],
+        sender: str,
+        federation: Federation,
+        on_header: Callable[[Header], Awaitable[object]],
+        on_cohort: Callable[[Cohort], Awaitable[object]],
+    ) -> bytes:
+        """Take in all that the hop before passes on, let the core decide on each part, and return the sum's root."""
+        async for frame in frames:
+            self.received_bytes += frame.ByteSize()
+            kind = frame.WhichOneof("kind")
+            if kind == "header":
+                if self.cohort is None:  # else a broken stream begins anew: the headers are known
+                    await on_header(read_header(frame.header))
+            elif kind == "cohort":
+                cohort = read_cohort(frame.cohort)
+                await on_cohort(cohort)
+                await self.settle(cohort)
+            elif kind == "chunk" and self.cohort is not None:
+                await self.take(frame.chunk)
+            elif kind == "trailer":
+                return self.check_trailer(frame.trailer, sender, federation)
+            else:
+                raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} out of turn", peer=sender)
+        raise PeerFault(Reason.WRONG_SEQUENCE, f"the stream of {sender} ended early", peer=sender)
+
+    async def take(self, chunk: body_pb2.Chunk) -> bytes:
+        """Take in one chunk of the sum, and make the output of it. A chunk that comes again must be the same."""
+        digest = await self._work(self._take, chunk)
+        await self._advance(chunk.index + 1)
+        return digest
+
+    def _take(self, chunk: body_pb2.Chunk) -> bytes:
+        residues, digest = open_chunk(chunk, self.layout, chunk.index)
+        if chunk.index < len(self._came):
+            if self._came[chunk.index] != digest:
+                raise PeerFault(Reason.ROOT_MISMATCH, f"chunk {chunk.index} came a second time with another content")
+            return digest
+        self._came.append(digest)
+        self._release(chunk.index, residues)
+        return digest
+
+    def _release(self, index: int, residues: Residues) -> None:
+        """Put `residues` less the masks where the masks were."""
+        start, n = self.layout.start(index), self.layout.length(index)
+        for row, plane, m in zip(self.vector, residues, self.manifest.plan.moduli, strict=True):
+            part = row[start : start + n]
+            residue.negate_residues(part, m)
+            residue.add_residues(part, plane, m)
+
+    async def take_all(self, total: Residues) -> None:
+        """Take in a whole sum that lies in memory: hop 1's."""
+        for i in range(self.layout.chunks):
+            start = self.layout.start(i)
+            await self._work(self._release, i, total[:, start : start + self.layout.length(i)])
+            await self._advance(i + 1)
+
+    async def _advance(self, ready: int) -> None:
+        async with self._changed:
+            self.ready = max(self.ready, ready)
+            self._changed.notify_all()
+
+    async def frames(self, identity: Identity) -> AsyncIterator[services_pb2.RelayFrame]:
+        """Yield what the next hop is to get, as it becomes known; from the beginning for each stream."""
+        opening = services_pb2.RelayOpen(hop=identity.name, manifest_digest=self.manifest.digest)
+        yield services_pb2.RelayFrame(open=opening)
+        sent = 0
+        while True:
+            await self._until(partial(self._news, sent))
+            while sent < len(self.headers):
+                yield services_pb2.RelayFrame(header=write_header(self.headers[sent]))
+                sent += 1
+            if self.cohort is not None:
+                break
+        yield services_pb2.RelayFrame(cohort=write_cohort(self.cohort))
+        digests = []
+        for i in range(self.layout.chunks):
+            await self._until(partial(self._done, i))
+            chunk, digest = await self._work(self._pack, i)
+            digests.append(digest)
+            yield services_pb2.RelayFrame(chunk=chunk)
+        root = body_root(digests)
+        signature = identity.sign(release_digest(identity.name, self.cohort.digest, root))
+        yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(root=root, signature=signature))
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(holds)
+
+    def _news(self, sent: int) -> bool:
+        return len(self.headers) > sent or self.cohort is not None
+
+    def _done(self, index: int) -> bool:
+        return self.ready > index
+
+    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
+        start, n = self.layout.start(index), self.layout.length(index)
+        return close_chunk(self.vector[:, start : start + n], self.layout.plan.widths, index, start)
+
+    def check_trailer(self, trailer: services_pb2.RelayTrailer, sender: str, federation: Federation) -> bytes:
+        """Compare what came with what the sender signed, and return its root."""
+        if len(self._came) != self.layout.chunks or self.cohort is None:
+            raise PeerFault(
+                Reason.WRONG_SEQUENCE, f"{sender} ended after {len(self._came)} of {self.layout.chunks} chunks"
+            )
+        root = body_root(self._came)
+        if trailer.root != root:
+            raise PeerFault(Reason.ROOT_MISMATCH, f"the chunks are not those that {sender} signed", peer=sender)
+        what = release_digest(sender, self.cohort.digest, root)
+        verify(federation.member(sender).key, what, trailer.signature, sender)
+        return root
+
+
+def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> tuple[body_pb2.Chunk, bytes]:
+    """Pack residues into a chunk, and return it with its digest."""
+    planes = [pack(row, width) for row, width in zip(residues, widths, strict=True)]
+    crc = 0
+    for plane in planes:
+        crc = zlib.crc32(plane, crc)
+    return body_pb2.Chunk(index=index, first_parameter=first, planes=planes, crc=crc), chunk_digest(
+        index, first, planes
+    )
+
+
+def open_chunk(chunk: body_pb2.Chunk, shape: Layout, index: int) -> tuple[Residues, bytes]:
+    """Check a chunk in full and unpack it; return its residues and its digest."""
+    if chunk.index != index or chunk.first_parameter != shape.start(index):
+        raise PeerFault(
+            Reason.WRONG_SEQUENCE, f"chunk {chunk.index} came where {index} was due", found=chunk.index, expected=index
+        )
+    planes = list(chunk.planes)
+    residues = shape.unpack(index, planes)
+    crc = 0
+    for plane in planes:
+        crc = zlib.crc32(plane, crc)
+    if crc != chunk.crc:
+        raise PeerFault(Reason.CHECKSUM_MISMATCH, f"chunk {index} was damaged on its way", index=index)
+    return residues, chunk_digest(index, chunk.first_parameter, planes)

@@ -1,0 +1,385 @@
+"""A shuffler process: takes bodies or sums in, takes its masks off, and passes one vector on."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import grpc
+import numpy as np
+
+from silomix.runtime.config import NodeConfig
+from silomix.runtime.core import residue
+from silomix.runtime.core import shuffler as core
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.identity import verify
+from silomix.runtime.core.masks import Secret
+from silomix.runtime.core.messages import (
+    Cohort,
+    Header,
+    Manifest,
+    Receipt,
+    body_root,
+    delivery_digest,
+)
+from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.plan import Level
+from silomix.runtime.core.rules import layout
+from silomix.runtime.nodes.node import GRACE_S, Node, guarded
+from silomix.runtime.nodes.passage import Passage, open_chunk
+from silomix.runtime.transport import Context, Server, aggregator_stub, backoff, shuffler_stub, transient
+from silomix.runtime.wire import (
+    digest_field,
+    read_header,
+    read_manifest,
+    write_receipt,
+    write_round_key,
+)
+from silomix.v1 import body_pb2, services_pb2, services_pb2_grpc
+
+SPOOL_STREAMS = 128
+"""Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
+
+
+class Spool:
+    """One body on its way in: checked chunk by chunk, hashed, and written to a file that counts when it is whole."""
+
+    def __init__(self, directory: Path, header: Header, manifest: Manifest) -> None:
+        """Make the file, in a directory that is emptied whenever an attempt begins."""
+        self.header = header
+        self.layout = layout(manifest)
+        self.digests: list[bytes] = []
+        self._limit = manifest.plan.v * manifest.plan.weight_levels
+        self._trusted = manifest.plan.level is Level.TRUSTED
+        self.path = directory / f"{header.digest.hex()}.{os.urandom(4).hex()}.body"
+        self._file: BinaryIO = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
+
+    def take(self, chunk: body_pb2.Chunk) -> None:
+        """Check one chunk and write it."""
+        residues, digest = open_chunk(chunk, self.layout, len(self.digests))
+        if self._trusted:
+            self._check_values(residues, chunk.index)
+        self.digests.append(digest)
+        for plane in chunk.planes:
+            self._file.write(plane)
+
+    def _check_values(self, residues: Residues, index: int) -> None:
+        """Where residues are in clear, check that each value is one that a silo can have."""
+        weight = self.layout.plan.weight_levels > 1 and index == self.layout.chunks - 1
+        values = residues[:, :-1] if weight else residues
+        sums = residue.decode_sum(values, self.layout.plan)
+        bad = int(np.count_nonzero(np.abs(sums) > self._limit))
+        if bad:
+            raise PeerFault(
+                Reason.OUT_OF_RANGE,
+                f"{self.header.silo} sent {bad} value(s) beyond its bound",
+                peer=self.header.silo,
+            )
+
+    def finish(self) -> bytes:
+        """Make the body durable and return its root."""
+        if len(self.digests) != self.layout.chunks:
+            raise PeerFault(
+                Reason.WRONG_SEQUENCE,
+                f"{self.header.silo} ended after {len(self.digests)} of {self.layout.chunks} chunks",
+                peer=self.header.silo,
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return body_root(self.digests)
+
+    def add_to(self, total: Residues) -> None:
+        """Add the whole body to a sum."""
+        buffer = self.layout.buffer()
+        with open(self.path, "rb") as f:
+            for i in range(self.layout.chunks):
+                sizes = self.layout.plan.plane_bytes(self.layout.length(i))
+                self.layout.add(total, i, [f.read(size) for size in sizes], buffer)
+
+    def drop(self) -> None:
+        """Leave nothing behind."""
+        self._file.close()
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+class ShufflerNode(Node):
+    """Drives the shuffler's state machine."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Recall what the journal has."""
+        super().__init__(config)
+        self.core = core.Shuffler(self.federation, self.identity, os.urandom)
+        for round_, silo, value in self.journal.facts("key"):
+            self.core.recall(core.KeyMade(round_, silo, Secret(value)))
+        for round_, _, value in self.journal.facts("released"):
+            fact = json.loads(value)
+            self.core.recall(core.Released(round_, tuple(fact["silos"]), bytes.fromhex(fact["model"])))
+        self.spool = config.directory / "spool"
+        self.spool.mkdir(parents=True, exist_ok=True)
+        self.passage: Passage | None = None
+        self.total: Residues | None = None
+        self.lock = asyncio.Lock()
+        self.uploads = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._delivered = asyncio.Event()
+        self._opened_at = 0.0
+        self._woken = asyncio.Event()
+
+    async def main(self) -> None:
+        """Serve until told to stop; close the cohort when its time is up."""
+        server = Server(self.config.listen, self.tls)
+        service = services_pb2.DESCRIPTOR.services_by_name["ShufflerService"].full_name
+        server.add(services_pb2_grpc.add_ShufflerServiceServicer_to_server, _Service(self), service)
+        await server.start()
+        self.metrics.plan(self.federation.plan.packed_bits)
+        self.log.info("serving", address=self.config.listen)
+        try:
+            while True:
+                wake = self.core.wake_at()
+                self._woken.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if wake is None else max(0.0, wake - self.clock())):
+                        await self._woken.wait()
+                        continue
+                await self.step(core.Tick(self.clock()))
+        finally:
+            await server.stop(GRACE_S)
+
+    async def step(self, event: core.Event) -> list[core.Effect]:
+        """Let the core decide, and carry its decisions out in order, one event at a time."""
+        async with self.lock:
+            effects = self.core.step(event)
+            for effect in effects:
+                await self._perform(effect)
+        self._woken.set()
+        return effects
+
+    async def _perform(self, effect: core.Effect) -> None:
+        match effect:
+            case core.Remember(fact):
+                await self.work(self._remember, fact)
+                self.core.recall(fact)
+            case core.Begin(manifest, first):
+                await self._begin(manifest, first)
+            case core.Pass(header):
+                assert self.passage is not None
+                private = self.core.keys.get((self.passage.manifest.round, header.silo))
+                await self.passage.add_header(header, private, self.tasks)
+            case core.Release(cohort):
+                self.metrics.phase_took("collect", self.clock() - self._opened_at)
+                self.metrics.cohort(len(cohort.participants))
+                self.log.info("releasing", cohort=len(cohort.participants))
+                self.tasks.create_task(self._release(cohort))
+            case core.Abort(fault):
+                self.metrics.rejected(fault.reason)
+                self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
+            case core.Keys() | core.Count() | core.Again():
+                pass  # the handler that stepped answers with these
+
+    def _remember(self, fact: core.Released | core.KeyMade | core.KeysGone) -> None:
+        match fact:
+            case core.KeyMade():
+                self.journal.put("key", fact.round, fact.silo, fact.private.value)
+            case core.KeysGone():
+                self.journal.forget("key", fact.round)
+            case core.Released():
+                value = json.dumps({"silos": fact.silos, "model": fact.model.hex()})
+                self.journal.put("released", fact.round, "", value.encode())
+
+    async def _begin(self, manifest: Manifest, first: bool) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+        for leftover in self.spool.glob("*.body"):
+            leftover.unlink()
+        self.passage = Passage(manifest, self.config.name, self.workers)
+        self.total = residue.zeros(manifest.plan, self.passage.layout.coordinates) if first else None
+        self._delivered = asyncio.Event()
+        self._opened_at = self.clock()
+        self._sending = self.tasks.create_task(self._send(self.passage, self._delivered))
+        self.metrics.attempt(manifest.round, manifest.attempt)
+        self.log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
+        self.log.info("attempt open", hop=manifest.layer(self.config.name))
+
+    async def _release(self, cohort: Cohort) -> None:
+        passage, total = self.passage, self.total
+        assert passage is not None
+        started = self.clock()
+        await passage.settle(cohort)
+        if total is not None:
+            await passage.take_all(total)
+            self.total = None
+            self.metrics.phase_took("release", self.clock() - started)
+
+    async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:
+        """Stream this hop's output to the next one, again and again until it has arrived or the attempt is over."""
+        chain = passage.manifest.chain
+        place = chain.index(self.config.name)
+        target = chain[place + 1] if place + 1 < len(chain) else self.federation.aggregator.name
+        log = self.log.bind(peer=target)
+        async for attempt in backoff():
+            try:
+                delivery = await self._stream_to(target, passage, last=place + 1 == len(chain))
+            except grpc.aio.AioRpcError as error:
+                if not transient(error):
+                    log.warning(f"the next hop refused: {error.details()}")
+                    return
+                if attempt % 10 == 0:
+                    log.warning("the next hop is not reachable, trying again", code=error.code().name)
+                continue
+            verify(
+                self.federation.member(target).key,
+                delivery_digest(target, delivery.root),
+                delivery.signature,
+                target,
+            )
+            delivered.set()
+            log.info("delivered")
+            return
+
+    async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
+        stream = self.stream()
+        method = "Deliver" if last else "Relay"
+        frames = self.watch(passage.frames(self.identity), "sent", target, method, stream)
+        channel = self.channel_to(target)
+        if last:
+            call = aggregator_stub(channel).Deliver(frames, metadata=self.metadata)
+        else:
+            call = shuffler_stub(channel).Relay(frames, metadata=self.metadata)
+        delivery: services_pb2.Delivery = await call
+        self.seen("received", target, method, stream, delivery)
+        return delivery
+
+    async def take_body(self, peer: str, frames: AsyncIterator[body_pb2.Frame]) -> Receipt:
+        """Take one silo's body in: all of it, or nothing."""
+        header = read_header((await next_frame(frames, "header")).header)
+        for effect in await self.step(core.HeaderIn(header, peer)):
+            if isinstance(effect, core.Again):
+                return effect.receipt
+        if self.uploads >= SPOOL_STREAMS:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "too many bodies are on their way: try again")
+        passage = self.passage
+        assert passage is not None
+        self.uploads += 1
+        self.metrics.queue("uploads", self.uploads)
+        spool = await self.work(Spool, self.spool, header, passage.manifest)
+        try:
+            received = 0
+            for _ in range(header.chunks):
+                frame = await next_frame(frames, "chunk")
+                received += frame.ByteSize()
+                await self.work(spool.take, frame.chunk)
+            trailer = (await next_frame(frames, "trailer")).trailer
+            root = await self.work(spool.finish)
+            event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
+            receipt = await self._count(event, spool)
+            plan = passage.manifest.plan
+            self.metrics.body("received", str(plan.encoding), received, passage.manifest.schema.parameters)
+            return receipt
+        finally:
+            spool.drop()
+            self.uploads -= 1
+            self.metrics.queue("uploads", self.uploads)
+
+    async def _count(self, event: core.BodyIn, spool: Spool) -> Receipt:
+        """Count a body: add it to the sum, then let the core go on, so that no release comes before it."""
+        async with self.lock:
+            effects = self.core.step(event)
+            receipt = None
+            for effect in effects:
+                match effect:
+                    case core.Count():
+                        assert self.total is not None
+                        await self.work(spool.add_to, self.total)
+                        receipt = effect.receipt
+                    case core.Again():
+                        receipt = effect.receipt
+                    case _:
+                        await self._perform(effect)
+        self._woken.set()
+        assert receipt is not None
+        return receipt
+
+    async def take_sum(self, peer: str, frames: AsyncIterator[services_pb2.RelayFrame]) -> services_pb2.Delivery:
+        """Take in what the hop before passes on, and answer when this hop's own output has arrived."""
+        opening = (await next_frame(frames, "open")).open
+        passage = self.passage
+        if passage is None or opening.manifest_digest != passage.manifest.digest:
+            raise PeerFault(Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
+        place = passage.manifest.layer(self.config.name)
+        if place < 2 or passage.manifest.chain[place - 2] != peer or opening.hop != peer:
+            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
+        delivered = self._delivered
+        root = await passage.receive(
+            frames,
+            peer,
+            self.federation,
+            lambda header: self.step(core.HeaderIn(header, peer)),
+            lambda cohort: self.step(core.CohortIn(cohort)),
+        )
+        await delivered.wait()
+        signature = self.identity.sign(delivery_digest(self.config.name, root))
+        return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
+
+
+async def next_frame(frames: AsyncIterator[Any], kind: str) -> Any:
+    """Return the next frame, which must be of a kind."""
+    frame = await anext(frames, None)
+    found = None if frame is None else frame.WhichOneof("kind")
+    if found != kind:
+        raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} was due and {found or 'the end'} came")
+    return frame
+
+
+class _Service(services_pb2_grpc.ShufflerServiceServicer):
+    """The calls that a shuffler answers."""
+
+    def __init__(self, node: ShufflerNode) -> None:
+        self.node = node
+
+    def _aggregator(self, context: Context) -> str:
+        name = self.node.caller(context)
+        if name != self.node.federation.aggregator.name:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{name} is not the aggregator", peer=name)
+        return name
+
+    @guarded
+    async def Prepare(self, request: services_pb2.PrepareRequest, context: Context) -> services_pb2.PrepareResponse:
+        peer, stream = self._aggregator(context), self.node.stream()
+        self.node.seen("received", peer, "Prepare", stream, request)
+        event = core.Prepare(request.federation_digest, request.round, tuple(request.silos), request.known_released)
+        effects = await self.node.step(event)
+        answer = next(e for e in effects if isinstance(e, core.Keys))
+        response = services_pb2.PrepareResponse(
+            keys=[write_round_key(k) for k in answer.keys], last_released=answer.last_released
+        )
+        self.node.seen("sent", peer, "Prepare", stream, response)
+        return response
+
+    @guarded
+    async def Open(self, request: services_pb2.OpenRequest, context: Context) -> services_pb2.OpenResponse:
+        peer, stream = self._aggregator(context), self.node.stream()
+        self.node.seen("received", peer, "Open", stream, request)
+        manifest = read_manifest(request.manifest)
+        await self.node.step(core.Open(manifest, self.node.clock()))
+        return services_pb2.OpenResponse(manifest_digest=manifest.digest)
+
+    @guarded
+    async def Submit(self, request: AsyncIterator[body_pb2.Frame], context: Context) -> body_pb2.Receipt:
+        peer, stream = self.node.caller(context), self.node.stream()
+        frames = self.node.watch(request, "received", peer, "Submit", stream)
+        receipt = write_receipt(await self.node.take_body(peer, frames))
+        self.node.seen("sent", peer, "Submit", stream, receipt)
+        return receipt
+
+    @guarded
+    async def Relay(self, request: AsyncIterator[services_pb2.RelayFrame], context: Context) -> services_pb2.Delivery:
+        peer, stream = self.node.caller(context), self.node.stream()
+        frames = self.node.watch(request, "received", peer, "Relay", stream)
+        delivery = await self.node.take_sum(peer, frames)
+        self.node.seen("sent", peer, "Relay", stream, delivery)
+        return delivery

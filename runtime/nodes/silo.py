@@ -1,0 +1,246 @@
+"""A silo process: watches for rounds, trains, freezes the integers, and sends them under masks to hop 1."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import grpc
+
+from silomix.models.task import Task, load_task
+from silomix.runtime.config import NodeConfig
+from silomix.runtime.core import silo as core
+from silomix.runtime.core.codec import Array, Clips, Codec
+from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason
+from silomix.runtime.core.federation import UpdateKind
+from silomix.runtime.core.masks import Stream, add_mask, mask_stream
+from silomix.runtime.core.messages import Manifest, body_root, trailer_digest
+from silomix.runtime.journal import write_atomically
+from silomix.runtime.modelfile import model_digest, read_model, write_model
+from silomix.runtime.nodes.node import Node
+from silomix.runtime.nodes.passage import close_chunk
+from silomix.runtime.transport import aggregator_stub, backoff, fault_of, shuffler_stub, transient
+from silomix.runtime.wire import read_manifest, read_receipt, write_header
+from silomix.v1 import body_pb2, services_pb2
+
+MODEL_SLACK_BYTES = 1 << 20
+
+
+class SiloNode(Node):
+    """Drives the silo's state machine."""
+
+    def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
+        """Load the task, and recall what the journal has."""
+        super().__init__(config)
+        self.task = load_task(self.federation.policy.task, config.options) if task is None else task
+        self.core = core.Silo(self.federation, self.identity, config.required_hops)
+        for round_, attempt, value in self.journal.facts("joined"):
+            fact = json.loads(value)
+            joined = core.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
+            self.core.recall(joined)
+        self.frozen = config.directory / "frozen"
+        self.frozen.mkdir(parents=True, exist_ok=True)
+        self._busy: asyncio.Task[None] | None = None
+
+    async def main(self) -> None:
+        """Watch the aggregator until the federation is done; come back whenever the line breaks."""
+        aggregator = self.federation.aggregator.name
+        log = self.log.bind(peer=aggregator)
+        async for attempt in backoff():
+            stub = aggregator_stub(self.channel_to(aggregator))
+            request = services_pb2.WatchRequest(federation_digest=self.federation.digest)
+            stream = self.stream()
+            try:
+                async for news in stub.Watch(request, metadata=self.metadata):
+                    self.seen("received", aggregator, "Watch", stream, news)
+                    if news.WhichOneof("news") == "finished":
+                        self.log.info("the federation is done", round=news.finished.round)
+                        if self._busy is not None:
+                            self._busy.cancel()
+                        return
+                    await self._announced(news.manifest)
+            except grpc.aio.AioRpcError as error:
+                fault = fault_of(error)
+                if fault is not None:
+                    raise fault from None
+                if attempt % 10 == 0:
+                    log.warning("the aggregator is not reachable, trying again", code=error.code().name)
+
+    async def _announced(self, wire: object) -> None:
+        try:
+            manifest = read_manifest(wire)  # type: ignore[arg-type]
+            effects = self.core.step(core.Announced(manifest))
+        except PeerFault as fault:
+            self.metrics.rejected(fault.reason)
+            self.log.warning(f"this silo does not join: {fault.message}", reason=str(fault.reason))
+            return
+        if not effects:
+            return
+        if self._busy is not None:
+            self._busy.cancel()  # a newer attempt: what was on its way belongs to none
+            with suppress(asyncio.CancelledError):
+                await self._busy
+        self._busy = self.tasks.create_task(self._attempt(manifest, effects))
+
+    async def _attempt(self, manifest: Manifest, effects: list[core.Effect]) -> None:
+        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
+        self.metrics.attempt(manifest.round, manifest.attempt)
+        try:
+            for effect in effects:
+                match effect:
+                    case core.Remember(fact):
+                        value = json.dumps({"model": fact.model.hex(), "chain": fact.chain}).encode()
+                        await self.work(self.journal.put, "joined", fact.round, str(fact.attempt), value)
+                        self.core.recall(fact)
+                    case core.Train():
+                        await self._freeze(manifest)
+                    case core.Submit():
+                        await self._submit(manifest)
+                    case core.Done():
+                        pass
+        except Fault as fault:
+            self.metrics.rejected(fault.reason)
+            log.error(f"not in this round: {fault.message}", reason=str(fault.reason))
+        except OSError as error:
+            log.error(f"not in this round: {error}")
+
+    def _codec(self, manifest: Manifest) -> Codec:
+        return Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
+
+    def _path(self, manifest: Manifest) -> Path:
+        return self.frozen / f"{manifest.round}-{manifest.model.hex()[:16]}.planes"
+
+    async def _freeze(self, manifest: Manifest) -> None:
+        """Train and write the round's integers, once: every attempt sends the same ones."""
+        path = self._path(manifest)
+        if path.exists():
+            return
+        if self.task.schema().digest != manifest.schema.digest:
+            raise LocalFault(Reason.WRONG_SCHEMA, "the model that was announced is not this task's")
+        data = await self._download(manifest)
+        await self.work(self._train, manifest, data, path)
+
+    def _train(self, manifest: Manifest, data: bytes, path: Path) -> None:
+        _, model = read_model(data)
+        started = self.clock()
+        trained = self.task.train(model, manifest.round)
+        self.metrics.phase_took("train", self.clock() - started)
+        started = self.clock()
+        update = _update(manifest, model, trained.tensors)
+        clips = Clips()
+        weight = _weight(trained.examples, manifest)
+        body = bytearray()
+        for planes in self._codec(manifest).encode(update, weight=weight, clips=clips):
+            for plane in planes:
+                body += plane
+        for old in self.frozen.glob("*.planes"):
+            old.unlink()
+        write_atomically(path, bytes(body))
+        if self.config.keep_updates:
+            kept = self.config.directory / f"update-{manifest.round}.safetensors"
+            write_atomically(kept, write_model(manifest.schema, update))
+        self.metrics.phase_took("encode", self.clock() - started)
+        self.metrics.trained(trained.metrics.get("loss", 0.0), trained.examples)
+        self.metrics.clipped(clips.total)
+        self.log.info("trained", round=manifest.round)
+
+    async def _download(self, manifest: Manifest) -> bytes:
+        aggregator = self.federation.aggregator.name
+        most = 2 * 8 * manifest.schema.parameters + MODEL_SLACK_BYTES
+        async for _ in backoff():
+            stub = aggregator_stub(self.channel_to(aggregator))
+            request = services_pb2.GetModelRequest(model_digest=manifest.model)
+            data = bytearray()
+            stream = self.stream()
+            try:
+                async for part in stub.GetModel(request, metadata=self.metadata, timeout=manifest.deadline_s):
+                    self.seen("received", aggregator, "GetModel", stream, part)
+                    data += part.data
+                    if len(data) > most or part.total_bytes > most:
+                        raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {most} bytes")
+            except grpc.aio.AioRpcError as error:
+                if not transient(error):
+                    raise fault_of(error) or error from None
+                continue
+            if model_digest(bytes(data)) != manifest.model:
+                raise PeerFault(Reason.WRONG_MODEL, "the model that came is not the one that was announced")
+            return bytes(data)
+        raise AssertionError("unreachable: the backoff has no end")
+
+    async def _submit(self, manifest: Manifest) -> None:
+        """Send the frozen integers under fresh masks; if the stream breaks, send the same bytes again."""
+        hop = manifest.chain[0]
+        sealing = self.core.sealing(manifest, os.urandom)
+        streams = [mask_stream(seed, manifest.context(layer), manifest.plan.moduli) for layer, seed in sealing.seeds]
+        log = self.log.bind(round=manifest.round, attempt=manifest.attempt, peer=hop)
+        started = self.clock()
+        async for attempt in backoff():
+            roots: list[bytes] = []
+            stream = self.stream()
+            frames = self._frames(manifest, sealing, streams, roots)
+            stub = shuffler_stub(self.channel_to(hop))
+            try:
+                answer = await stub.Submit(
+                    self.watch(frames, "sent", hop, "Submit", stream),
+                    metadata=self.metadata,
+                    timeout=manifest.deadline_s,
+                )
+            except grpc.aio.AioRpcError as error:
+                fault = fault_of(error)
+                if fault is not None:
+                    raise fault from None
+                if not transient(error):
+                    raise PeerFault(Reason.WRONG_SEQUENCE, f"{hop} ended the call: {error.details()}") from None
+                if attempt % 10 == 0:
+                    log.warning("hop 1 is not reachable, trying again", code=error.code().name)
+                continue
+            self.seen("received", hop, "Submit", stream, answer)
+            root = roots[0] if roots else answer.root  # an early receipt: the body was there already
+            self.core.step(core.ReceiptIn(read_receipt(answer), root))
+            self.metrics.phase_took("submit", self.clock() - started)
+            log.info("submitted")
+            return
+
+    async def _frames(
+        self, manifest: Manifest, sealing: core.Sealing, streams: list[Stream], roots: list[bytes]
+    ) -> AsyncIterator[body_pb2.Frame]:
+        yield body_pb2.Frame(header=write_header(sealing.header))
+        layout = self._codec(manifest).layout
+        digests: list[bytes] = []
+        sent = 0
+        with await self.work(open, self._path(manifest), "rb") as f:
+            for i in range(layout.chunks):
+                chunk, digest = await self.work(self._mask, manifest, i, f, streams)
+                digests.append(digest)
+                frame = body_pb2.Frame(chunk=chunk)
+                sent += frame.ByteSize()
+                yield frame
+        root = body_root(digests)
+        roots.append(root)
+        signature = self.identity.sign(trailer_digest(sealing.header.digest, root))
+        self.metrics.body("sent", str(manifest.plan.encoding), sent, manifest.schema.parameters)
+        yield body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=signature))
+
+    def _mask(
+        self, manifest: Manifest, index: int, frozen: BinaryIO, streams: list[Stream]
+    ) -> tuple[body_pb2.Chunk, bytes]:
+        layout = self._codec(manifest).layout
+        planes = [frozen.read(size) for size in layout.plan.plane_bytes(layout.length(index))]
+        residues = layout.unpack(index, planes)
+        for stream in streams:
+            add_mask(residues, stream, index, 0, layout.length(index), manifest.plan.moduli)
+        return close_chunk(residues, layout.plan.widths, index, layout.start(index))
+
+
+def _update(manifest: Manifest, model: dict[str, Array], trained: dict[str, Array]) -> dict[str, Array]:
+    if manifest.update is UpdateKind.WEIGHTS:
+        return trained
+    return {name: trained[name] - model[name] for name in model}
+
+
+def _weight(examples: int, manifest: Manifest) -> int:
+    """Scale a silo's number of examples to the plan's levels: one level per example, up to the highest."""
+    return max(1, min(manifest.plan.weight_levels, examples))

@@ -1,0 +1,182 @@
+"""grpc.aio with the settings this protocol needs: mutual TLS, names from the roster, limits, keepalives, reasons.
+
+A refusal travels as a gRPC status whose message starts with the reason, so a `PeerFault` raised on one side is the same
+`PeerFault` on the other.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.core.federation import Federation
+from silomix.v1 import services_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_MESSAGE_BYTES = 8 << 20
+"""Largest message: a chunk is about 150 KB, and a manifest for a hundred silos and a few hops well below a megabyte."""
+MAX_STREAMS = 256
+"""Calls that one connection may have open."""
+
+_PING_MS = 30_000
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", _PING_MS),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_SERVER_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS // 3),  # so that our own pings are never too many
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.so_reuseport", 0),
+)
+_CLIENT_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.enable_retries", 0),  # retries are ours: a stream is not repeatable by the library
+)
+
+INSECURE_NAME = "silomix-node"
+"""Metadata that names the caller in a federation without TLS, where nobody can prove anything."""
+
+STATUS = {
+    Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.WRONG_LENGTH: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.RESIDUE_RANGE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.TRAILING_BITS: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.OUT_OF_RANGE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.WRONG_SEQUENCE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.CHECKSUM_MISMATCH: grpc.StatusCode.DATA_LOSS,
+    Reason.ROOT_MISMATCH: grpc.StatusCode.DATA_LOSS,
+    Reason.UNKNOWN_PEER: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.NOT_INVITED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.BAD_SIGNATURE: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.BODY_CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.ALREADY_RELEASED: grpc.StatusCode.ALREADY_EXISTS,
+}
+"""The one place where a reason becomes a gRPC status; what is not listed is FAILED_PRECONDITION."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A node's certificate and key, and the anchor that its peers' certificates must lead to."""
+
+    anchor: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+def channel(address: str, peer: str, tls: Tls | None) -> grpc.aio.Channel:
+    """Open a channel to a member. Its certificate must carry the name that the roster has for it."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(tls.anchor, tls.key, tls.certificate)
+    options = (*_CLIENT_OPTIONS, ("grpc.ssl_target_name_override", peer))
+    return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def aggregator_stub(to: grpc.aio.Channel) -> Any:
+    """Return what calls an aggregator. The generated stubs have no types."""
+    return services_pb2_grpc.AggregatorServiceStub(to)  # type: ignore[no-untyped-call]
+
+
+def shuffler_stub(to: grpc.aio.Channel) -> Any:
+    """Return what calls a shuffler."""
+    return services_pb2_grpc.ShufflerServiceStub(to)  # type: ignore[no-untyped-call]
+
+
+def metadata(name: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
+    """What a caller adds to each call: nothing under TLS, its bare word without."""
+    return () if tls else ((INSECURE_NAME, name),)
+
+
+class Server:
+    """A gRPC server with health checking and reflection that can be told when it is ready."""
+
+    def __init__(self, listen: str, tls: Tls | None) -> None:
+        """Bind the address; `add` services before `start`."""
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        if tls is None:
+            self.port = self._server.add_insecure_port(listen)
+        else:
+            credentials = grpc.ssl_server_credentials(
+                [(tls.key, tls.certificate)], tls.anchor, require_client_auth=True
+            )
+            self.port = self._server.add_secure_port(listen, credentials)
+
+    def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
+        """Add a service by its generated registration function."""
+        register(servicer, self._server)
+        self._names.append(name)
+
+    async def start(self) -> None:
+        """Serve, and say so to whoever asks for health."""
+        reflection.enable_server_reflection(self._names, self._server)
+        await self._server.start()
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Say that this node is leaving, let calls end, and stop."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+
+def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
+    """Return the name of whoever calls: the one in the certificate, which the federation file must know."""
+    if tls is None:
+        given = dict(context.invocation_metadata() or ())
+        name = str(given.get(INSECURE_NAME, ""))
+    else:
+        names = list(context.auth_context().get("x509_common_name", []))
+        name = names[0].decode() if len(names) == 1 else ""
+    return federation.member(name).name
+
+
+async def refuse(context: Context, fault: Fault) -> None:
+    """End a call with a fault's reason and sentence."""
+    code = STATUS.get(fault.reason, grpc.StatusCode.FAILED_PRECONDITION)
+    await context.abort(code, f"{fault.reason}: {fault.message}")
+
+
+def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
+    """Return the peer's reason for a failed call, or nothing if the call failed for want of a connection or time."""
+    reason, _, message = (error.details() or "").partition(": ")
+    try:
+        return PeerFault(Reason(reason), message)
+    except ValueError:
+        return None
+
+
+def transient(error: grpc.aio.AioRpcError) -> bool:
+    """Whether to call again: the peer was not there, or not fast enough, and refused nothing."""
+    return fault_of(error) is None and error.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    )
+
+
+async def backoff(first_s: float = 0.2, most_s: float = 5.0) -> AsyncIterator[int]:
+    """Yield try after try without end, each after a longer pause, with jitter so that nobody marches in step."""
+    pause, number = first_s, 0
+    while True:
+        yield number
+        await asyncio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter is no secret
+        pause, number = min(pause * 2, most_s), number + 1

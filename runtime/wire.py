@@ -1,0 +1,271 @@
+"""Protobuf <-> the core's messages: the only place that knows both.
+
+Reading is where shape is checked: a field that is absent, an enum that is unknown or bytes of the wrong length are
+refused here, so that the core only ever sees messages that can exist.
+"""
+
+from typing import Any
+
+from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.digest import DIGEST_BYTES
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Granularity, UpdateKind
+from silomix.runtime.core.identity import SIGNATURE_BYTES
+from silomix.runtime.core.messages import (
+    Cohort,
+    Fence,
+    Header,
+    Manifest,
+    Participant,
+    Receipt,
+    RoundKey,
+    SealedSeed,
+)
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
+from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
+
+MAX_DIMENSIONS = 16
+MAX_PARAMETERS = 1 << 40
+
+
+def digest_field(value: bytes, what: str) -> bytes:
+    """Read a digest, which has a fixed length."""
+    return _fixed(value, DIGEST_BYTES, what)
+
+
+def _fixed(value: bytes, size: int, what: str) -> bytes:
+    if len(value) != size:
+        raise PeerFault(
+            Reason.WRONG_LENGTH, f"{what} has {size} bytes, not {len(value)}", found=len(value), expected=size
+        )
+    return value
+
+
+def _enum(kind: Any, wire: Any, number: int, what: str) -> Any:
+    """Read an enum by the name that both sides share, and refuse what is absent or unknown."""
+    try:
+        name = wire.Name(number)
+    except ValueError:
+        name = ""
+    prefix = wire.DESCRIPTOR.name
+    wanted = {f"{_screaming(prefix)}_{member.name}": member for member in kind}
+    if name not in wanted:
+        raise PeerFault(Reason.MALFORMED, f"{what} is {number}, which is not one", field=what)
+    return wanted[name]
+
+
+def _number(kind: Any, wire: Any, member: Any) -> Any:
+    return wire.Value(f"{_screaming(wire.DESCRIPTOR.name)}_{member.name}")
+
+
+def _screaming(name: str) -> str:
+    return "".join("_" + c if c.isupper() and i else c for i, c in enumerate(name)).upper()
+
+
+def _name(value: str, what: str) -> str:
+    if not 1 <= len(value.encode()) <= 64:
+        raise PeerFault(Reason.MALFORMED, f"{what} is {len(value.encode())} bytes long: 1 to 64 are allowed")
+    return value
+
+
+def write_plan(plan: Plan) -> plan_pb2.Plan:
+    """Write a plan."""
+    return plan_pb2.Plan(
+        n_max=plan.n_max,
+        precision=plan.precision,
+        encoding=_number(Encoding, plan_pb2.Encoding, plan.encoding),
+        level=_number(Level, plan_pb2.Level, plan.level),
+        weight_levels=plan.weight_levels,
+        headroom=plan.headroom,
+        quantiser=_number(Quantiser, plan_pb2.Quantiser, plan.quantiser),
+        moduli=plan.moduli,
+    )
+
+
+def read_plan(wire: plan_pb2.Plan) -> Plan:
+    """Read a plan as it was sent: whoever reads it compares its digest with that of the plan it computed itself."""
+    if not 1 <= len(wire.moduli) <= 64 or not all(2 <= m <= 1 << 20 for m in wire.moduli):
+        raise PeerFault(Reason.MALFORMED, "the plan's moduli are out of range")
+    return Plan(
+        wire.n_max,
+        wire.precision,
+        _enum(Encoding, plan_pb2.Encoding, wire.encoding, "encoding"),
+        _enum(Level, plan_pb2.Level, wire.level, "level"),
+        wire.weight_levels,
+        wire.headroom,
+        _enum(Quantiser, plan_pb2.Quantiser, wire.quantiser, "quantiser"),
+        tuple(wire.moduli),
+    )
+
+
+_KINDS = {False: schema_pb2.TENSOR_KIND_PARAMETER, True: schema_pb2.TENSOR_KIND_BUFFER}
+
+
+def write_schema(schema: Schema) -> schema_pb2.Schema:
+    """Write a schema."""
+    return schema_pb2.Schema(
+        tensors=[
+            schema_pb2.Tensor(
+                name=t.name, shape=t.shape, dtype=_number(Dtype, schema_pb2.Dtype, t.dtype), kind=_KINDS[t.buffer]
+            )
+            for t in schema.tensors
+        ],
+        total_parameters=schema.parameters,
+    )
+
+
+def read_schema(wire: schema_pb2.Schema) -> Schema:
+    """Read a schema and add its parameters up anew."""
+    tensors = []
+    for t in wire.tensors:
+        if not 1 <= len(t.name.encode()) <= 512 or len(t.shape) > MAX_DIMENSIONS:
+            raise PeerFault(Reason.MALFORMED, "a tensor's name or shape is out of range")
+        if t.kind not in _KINDS.values():
+            raise PeerFault(Reason.MALFORMED, f"tensor {t.name} is neither parameter nor buffer")
+        dtype = _enum(Dtype, schema_pb2.Dtype, t.dtype, "dtype")
+        tensors.append(TensorSpec(t.name, tuple(t.shape), dtype, t.kind == schema_pb2.TENSOR_KIND_BUFFER))
+    schema = Schema(tuple(tensors))
+    if len({t.name for t in tensors}) != len(tensors):
+        raise PeerFault(Reason.MALFORMED, "two tensors have the same name")
+    if not 1 <= schema.parameters <= MAX_PARAMETERS or schema.parameters != wire.total_parameters:
+        raise PeerFault(Reason.WRONG_SCHEMA, f"the tensors have {schema.parameters} values")
+    return schema
+
+
+def write_round_key(key: RoundKey) -> manifest_pb2.RoundKey:
+    """Write a round key."""
+    return manifest_pb2.RoundKey(
+        hop=key.hop,
+        silo=key.silo,
+        round=key.round,
+        public_key=key.public_key,
+        last_released=key.last_released,
+        signature=key.signature,
+    )
+
+
+def read_round_key(wire: manifest_pb2.RoundKey) -> RoundKey:
+    """Read a round key."""
+    signature = _fixed(wire.signature, SIGNATURE_BYTES, "a round key's signature")
+    return RoundKey(wire.hop, wire.silo, wire.round, wire.public_key, wire.last_released, signature)
+
+
+def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
+    """Write a manifest."""
+    return manifest_pb2.Manifest(
+        federation_digest=m.federation,
+        round=m.round,
+        attempt=m.attempt,
+        model_digest=m.model,
+        schema_digest=m.schema.digest,
+        schema=write_schema(m.schema),
+        plan=write_plan(m.plan),
+        bounds=m.bounds,
+        update_kind=_number(UpdateKind, manifest_pb2.UpdateKind, m.update),
+        granularity=_number(Granularity, manifest_pb2.Granularity, m.granularity),
+        chain=m.chain,
+        hop_keys=[write_round_key(k) for k in m.hop_keys],
+        aggregator_key=None if m.aggregator_key is None else write_round_key(m.aggregator_key),
+        group_size=m.group_size,
+        invited=m.invited,
+        minimum_cohort=m.minimum_cohort,
+        chunk_parameters=m.chunk_parameters,
+        deadline_s=m.deadline_s,
+        fences=[
+            manifest_pb2.Fence(hop=f.hop, round=f.round, attempt=f.attempt, signature=f.signature) for f in m.fences
+        ],
+        signature=m.signature,
+    )
+
+
+def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
+    """Read a manifest."""
+    if not wire.HasField("schema") or not wire.HasField("plan"):
+        raise PeerFault(Reason.MALFORMED, "a manifest without schema or plan")
+    if not 1 <= wire.chunk_parameters <= 1 << 20 or not 1 <= wire.deadline_s <= 604_800 or wire.minimum_cohort < 3:
+        raise PeerFault(Reason.MALFORMED, "chunk_parameters, deadline_s or minimum_cohort is out of range")
+    schema = read_schema(wire.schema)
+    if wire.schema_digest != schema.digest:
+        raise PeerFault(Reason.WRONG_SCHEMA, "the schema does not have its digest")
+    fences = tuple(
+        Fence(f.hop, f.round, f.attempt, _fixed(f.signature, SIGNATURE_BYTES, "a fence's signature"))
+        for f in wire.fences
+    )
+    return Manifest(
+        federation=digest_field(wire.federation_digest, "the federation digest"),
+        round=wire.round,
+        attempt=wire.attempt,
+        model=digest_field(wire.model_digest, "the model digest"),
+        schema=schema,
+        plan=read_plan(wire.plan),
+        bounds=tuple(wire.bounds),
+        update=_enum(UpdateKind, manifest_pb2.UpdateKind, wire.update_kind, "update_kind"),
+        granularity=_enum(Granularity, manifest_pb2.Granularity, wire.granularity, "granularity"),
+        chain=tuple(_name(n, "a hop's name") for n in wire.chain),
+        hop_keys=tuple(read_round_key(k) for k in wire.hop_keys),
+        aggregator_key=read_round_key(wire.aggregator_key) if wire.HasField("aggregator_key") else None,
+        group_size=wire.group_size,
+        invited=tuple(_name(n, "a silo's name") for n in wire.invited),
+        minimum_cohort=wire.minimum_cohort,
+        chunk_parameters=wire.chunk_parameters,
+        deadline_s=wire.deadline_s,
+        fences=fences,
+        signature=_fixed(wire.signature, SIGNATURE_BYTES, "the manifest's signature"),
+    )
+
+
+def write_header(h: Header) -> body_pb2.Header:
+    """Write a header."""
+    return body_pb2.Header(
+        silo=h.silo,
+        manifest_digest=h.manifest,
+        seeds=[body_pb2.SealedSeed(recipient=s.recipient, sealed=s.sealed, commitment=s.commitment) for s in h.seeds],
+        chunks=h.chunks,
+        signature=h.signature,
+    )
+
+
+def read_header(wire: body_pb2.Header) -> Header:
+    """Read a header."""
+    return Header(
+        _name(wire.silo, "a silo's name"),
+        digest_field(wire.manifest_digest, "the manifest digest"),
+        tuple(SealedSeed(s.recipient, s.sealed, s.commitment) for s in wire.seeds),
+        wire.chunks,
+        _fixed(wire.signature, SIGNATURE_BYTES, "the header's signature"),
+    )
+
+
+def write_receipt(r: Receipt) -> body_pb2.Receipt:
+    """Write a receipt."""
+    return body_pb2.Receipt(silo=r.silo, manifest_digest=r.manifest, root=r.root, hop=r.hop, signature=r.signature)
+
+
+def read_receipt(wire: body_pb2.Receipt) -> Receipt:
+    """Read a receipt."""
+    return Receipt(
+        wire.silo,
+        digest_field(wire.manifest_digest, "the manifest digest"),
+        digest_field(wire.root, "the root"),
+        wire.hop,
+        _fixed(wire.signature, SIGNATURE_BYTES, "the receipt's signature"),
+    )
+
+
+def write_cohort(c: Cohort) -> services_pb2.Cohort:
+    """Write a cohort."""
+    return services_pb2.Cohort(
+        manifest_digest=c.manifest,
+        participants=[services_pb2.Participant(silo=p.silo, header_digest=p.header) for p in c.participants],
+        signature=c.signature,
+    )
+
+
+def read_cohort(wire: services_pb2.Cohort) -> Cohort:
+    """Read a cohort."""
+    participants = tuple(
+        Participant(_name(p.silo, "a silo's name"), digest_field(p.header_digest, "a header's digest"))
+        for p in wire.participants
+    )
+    signature = _fixed(wire.signature, SIGNATURE_BYTES, "the cohort's signature")
+    return Cohort(digest_field(wire.manifest_digest, "the manifest digest"), participants, signature)
