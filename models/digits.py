@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from silomix.models.partition import dirichlet
 from silomix.models.task import Task, TaskError, Tensors, Trained
@@ -33,9 +33,9 @@ class Cnn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Score the classes."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)  # (n, 1, 8, 8) -> (n, 16, 4, 4)
-        x = F.relu(self.conv2(x))  # (n, 32, 4, 4)
-        x = F.relu(self.hidden(x.flatten(1)))  # (n, 32)
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)  # (n, 1, 8, 8) -> (n, 16, 4, 4)
+        x = functional.relu(self.conv2(x))  # (n, 32, 4, 4)
+        x = functional.relu(self.hidden(x.flatten(1)))  # (n, 32)
         scores: Tensor = self.out(x)  # (n, 10)
         return scores
 
@@ -88,7 +88,7 @@ class Digits:
         """Run SGD over the share for some epochs. The momentum starts at rest: no state outlives the round."""
         x, y = self.share
         if not len(y):
-            raise TaskError("this task was made with silo = -1, which has no records to train on: set the silo's number")
+            raise TaskError("silo = -1 has no records to train on: set the option silo to this silo's number")
         self._write(tensors)
         self.net.train()
         sgd = torch.optim.SGD(self.net.parameters(), lr=self.lr, momentum=self.momentum)
@@ -96,7 +96,7 @@ class Digits:
         loss_sum = 0.0
         for picked in self._batches(rng, len(y)):
             sgd.zero_grad()
-            loss = F.cross_entropy(self.net(x[picked]), y[picked])
+            loss = functional.cross_entropy(self.net(x[picked]), y[picked])
             loss.backward()  # type: ignore[no-untyped-call]
             sgd.step()
             loss_sum += loss.item() * len(picked)
@@ -110,11 +110,13 @@ class Digits:
         with torch.inference_mode():
             scores = self.net(x)
             accuracy = (scores.argmax(1) == y).double().mean().item()
-            return {"accuracy": accuracy, "loss": F.cross_entropy(scores, y).item()}
+            return {"accuracy": accuracy, "loss": functional.cross_entropy(scores, y).item()}
 
     def _batches(self, rng: np.random.Generator, n: int) -> Iterator[Tensor]:
         for _ in range(self.epochs):
-            yield from torch.from_numpy(rng.permutation(n)).split(self.batch)
+            order = torch.from_numpy(rng.permutation(n))
+            for start in range(0, n, self.batch):
+                yield order[start : start + self.batch]
 
     def _read(self) -> dict[str, npt.NDArray[Any]]:
         return {name: tensor.numpy().copy() for name, tensor in self.net.state_dict().items()}
@@ -139,8 +141,9 @@ def task(
 ) -> Task:
     """Make the task of one silo, 0 to silos-1, or of nobody (-1): of whoever only starts or evaluates the model.
 
-    The defaults keep every value's update in a round below 1.0, so that a bound of 1.0 clips nothing. The seed fixes
-    the split, the shares, the first model and the order of the records; the number of threads is for the whole process.
+    The defaults are gentle: in 20 rounds of averaging with seeds 1 to 8, no silo moved a value by as much as 1.0 in a
+    round, so a bound of 1.0 clipped nothing. The seed fixes the split, the shares, the first model and the order of
+    the records; the number of threads is for the whole process.
     """
     if silos < 1 or not -1 <= silo < silos:
         raise ValueError(f"silo = {silo} of silos = {silos}: silos count from 0 to silos-1, and -1 has no records")
@@ -159,7 +162,7 @@ def task(
     pixels, labels = importlib.import_module("sklearn.datasets").load_digits(return_X_y=True)
     images = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # (1797, 64) in 0..16 -> (1797, 1, 8, 8) in 0..1
     order = np.random.default_rng(seed).permutation(len(labels))
-    test, training = np.split(order, [round(test_share * len(labels))])
+    test, training = np.split(order, [max(1, round(test_share * len(labels)))])
     own = training[dirichlet(labels[training], silos, alpha, seed)[silo]] if silo >= 0 else training[:0]
     with torch.random.fork_rng(devices=[]):  # leave the process's own randomness as it was
         torch.manual_seed(seed)

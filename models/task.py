@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.codec import Dtype, Schema
+from silomix.runtime.core.errors import UserError
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """A model: its tensors by the names that the schema gives them."""
@@ -26,7 +27,7 @@ _NUMPY = {Dtype.F64: np.float64, Dtype.F32: np.float32, Dtype.F16: np.float16, D
 _TRAIN_EXTRA = {"torch", "sklearn", "opacus"}
 
 
-class TaskError(Exception):
+class TaskError(UserError):
     """The task cannot be used as configured. The message says what to change, and the node does not start."""
 
 
@@ -71,8 +72,8 @@ def load_task(path: str, options: Mapping[str, Option]) -> Task:
         task = factory(**options)
     except (TypeError, ValueError) as error:
         raise TaskError(f"task {path} does not accept its options: {error}") from error
-    except ModuleNotFoundError as error:
-        raise _not_installed(path, error) from error
+    except ImportError as error:
+        raise _not_importable(path, error) from error
     for method in ("schema", "initial", "train", "evaluate"):
         if not callable(getattr(task, method, None)):
             raise TaskError(f"task {path} returned {type(task).__name__}, which has no method {method}()")
@@ -109,8 +110,8 @@ def _factory(path: str) -> Callable[..., object]:
         raise TaskError(f"task {path!r} is not of the form 'package.module:factory'")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise _not_installed(path, error) from error
+    except ImportError as error:
+        raise _not_importable(path, error) from error
     factory = getattr(module, attribute, None)
     if factory is None:
         raise TaskError(f"task {path}: the module {module_name} has no {attribute}; name a function that makes a task")
@@ -120,7 +121,9 @@ def _factory(path: str) -> Callable[..., object]:
     return made
 
 
-def _not_installed(path: str, error: ModuleNotFoundError) -> TaskError:
+def _not_importable(path: str, error: ImportError) -> TaskError:
+    if not isinstance(error, ModuleNotFoundError):
+        return TaskError(f"task {path} cannot be imported: {error}")
     missing = error.name or str(error)
     if missing.partition(".")[0] in _TRAIN_EXTRA:
         return TaskError(f"task {path} needs {missing}, which is not installed: pip install 'silomix[train]'")

@@ -191,58 +191,20 @@ def _print_codec(
         )
 
 
-def demo(as_json: bool) -> int:
-    """Show the core at work on small numbers: ten silos, three hops, masks on and off, and the mean that comes out."""
-    silos, hops, parameters = 10, 3, 100_000
-    p = plan(silos, 4)
-    model = Codec(Schema((TensorSpec("weights", (parameters,)),)), (1.0,), p)
-    rng = np.random.default_rng()
-    updates = rng.uniform(-1, 1, (silos, parameters)).astype(np.float32)
-    layout = model.layout
-    total = residue.zeros(p, parameters)
-    streams: list[Stream] = []
-    wire = 0
-    for update in updates:
-        layers = [
-            MaskContext(bytes(32), 1, 1, layer, bytes(32), model.schema.digest, p.digest, model.chunk_parameters)
-            for layer in range(hops + 1)
-        ]
-        own = [mask_stream(Secret.draw(os.urandom), layer, p.moduli) for layer in layers]
-        streams += own
-        for i, planes in enumerate(model.encode({"weights": update})):
-            wire += sum(len(plane) for plane in planes)
-            chunk = layout.unpack(i, planes)
-            for stream in own:
-                add_mask(chunk, stream, i, 0, layout.length(i), p.moduli)
-            residue.add(total[:, layout.start(i) : layout.start(i) + layout.length(i)], chunk, p)
-    masked_agree = float(np.mean(residue.decode_sum(total, p) == np.rint(updates.astype(np.float64) * p.v).sum(axis=0)))
-    for stream in streams:
-        _masks(model, stream, total, remove_mask)
-    mean = model.decode(total, silos).tensors["weights"]
-    error = float(np.abs(mean - updates.astype(np.float64).mean(axis=0)).max())
-    result = {
-        "silos": silos,
-        "hops": hops,
-        "parameters": parameters,
-        "moduli": list(p.moduli),
-        "bits_per_parameter": 8 * wire / silos / parameters,
-        "max_abs_error_vs_plain": error,
-        "sums_readable_under_masks": masked_agree,
-    }
-    if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
-        return 0
-    console = Console()
-    console.print(f"[bold]{silos} silos, {hops} hops, {parameters:,} parameters[/bold]")
-    console.print(f"moduli {p.moduli}: {result['bits_per_parameter']:.2f} bits per parameter instead of 32")
-    console.print(f"sums that can be read while the masks are on: {masked_agree:.3%} (chance: {1 / p.M:.3%})")
-    console.print(f"mean after every hop took its masks off: off by at most {error:.2e} (half a step: {0.5 / p.v:.2e})")
-    return 0
-
-
 def warm(as_json: bool) -> int:
     """Compile every kernel and keep the machine code, so that a node starts at once."""
     start = time.perf_counter()
+    warm_kernels()
+    result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        Console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
+    return 0
+
+
+def warm_kernels() -> None:
+    """Call every kernel once with each type of array that nodes use."""
     for p in (
         plan(10, 4),
         plan(10, 8),
@@ -255,14 +217,10 @@ def warm(as_json: bool) -> int:
             stream = Stream(bytes(32), p.moduli, 304)
             add_mask(acc, stream, 0, 0, 300, p.moduli)
             remove_mask(acc, stream, 0, 0, 300, p.moduli)
+            residue.negate_residues(acc[0], p.moduli[0])
+            residue.subtract(acc, acc.copy(), p)
             residue.decode_mean(acc, p, 1.0, 1, out=np.empty_like(values))
         schema = Schema((TensorSpec("values", (300,)),))
         single = Codec(schema, (1.0,), p)
         for i, planes in enumerate(single.encode({"values": np.linspace(-1, 1, 300, dtype=np.float32)})):
             single.layout.add(residue.zeros(p, 300), i, planes)
-    result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
-    if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
-    else:
-        Console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
-    return 0

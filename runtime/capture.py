@@ -26,6 +26,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
+from silomix.runtime.core.errors import UserError
 from silomix.runtime.log import Log
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
@@ -51,7 +52,7 @@ _TYPES: dict[str, Descriptor] = {
 }
 
 
-class CaptureError(Exception):
+class CaptureError(UserError):
     """A file that is no capture, or a record that cannot be: which one, and what is wrong with it."""
 
 
@@ -108,7 +109,7 @@ class Header:
             )
         except KeyError as error:
             raise CaptureError(f"its header lacks {error}") from None
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise CaptureError(f"its first line is not a capture's header: {error}") from None
 
 
@@ -255,8 +256,7 @@ class Capture:
             lost = len(self._waiting)
             self._waiting.clear()
             self._waiting_bytes = 0
-        if lost:
-            self._lose(lost, "the disk did not take them in time")
+        self._lose(lost, "the disk did not take them in time")
 
     def __enter__(self) -> "Capture":
         return self
@@ -268,7 +268,7 @@ class Capture:
         with self._changed:
             self._dropped += count
             first, self._complained = not self._complained, True
-        if first:  # the metric counts the others; a log line for each would be a second flood
+        if first:  # `dropped` counts the others; a line for each would be a second flood
             self._log.warning("capture drops records", cause=why, directory=self.directory)
 
     def _work(self) -> None:
@@ -326,7 +326,8 @@ class Capture:
             self._changed.notify_all()
 
     def _lose(self, records: int, why: str) -> None:
-        self._drop(records, why)
+        if records:
+            self._drop(records, why)
         with self._changed:
             self._settled += records
             self._changed.notify_all()

@@ -15,7 +15,8 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from silomix.runtime.core.errors import Fault, Reason
+from silomix.runtime import cli_nodes
+from silomix.runtime.core.errors import Fault, Reason, UserError
 from silomix.runtime.core.plan import Level, Quantiser
 from silomix.runtime.paper_tables import Comparison, Mark, Number, PaperReport, Section, paper_report
 from silomix.runtime.plan_report import DEFAULT_MODEL, MODELS, Model, PlanReport, report
@@ -41,7 +42,9 @@ examples:
   silomix plan --silos 40 --precision 6 --level malicious --weight-levels 1000
   silomix plan --silos 10 --precision 4 --json | jq '.rows[] | {encoding, bits_per_parameter}'
   silomix plan --paper                                 the paper's figures beside ours, differences marked
-  silomix demo                                         the core at work on this machine
+  silomix demo                                         a real federation on this machine, from start to end
+  silomix init fed --silos 10 --shufflers 3            write a federation; then one process for each node
+  silomix status --config fed/silo-01                  watch it
   silomix bench codec --parameters 1000000             the codec against memcpy
 
 `silomix COMMAND --help` explains a command. Exit codes: 0 done, 2 bad input or a policy that cannot hold.
@@ -78,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Fault as fault:
         hint = " (n_max is --silos, r is --precision)" if fault.reason is Reason.PLAN_INFEASIBLE else ""
         sys.stderr.write(f"silomix: {fault}{hint}\n")
+        return EXIT_FAULT
+    except UserError as error:
+        sys.stderr.write(f"silomix: {error}\n")
         return EXIT_FAULT
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # else the interpreter flushes into the same pipe on its way out
@@ -134,9 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
     _json_flag(cmd)
     cmd.set_defaults(handler=_bench_codec)
 
-    cmd = commands.add_parser("demo", help="run the core on this machine: ten silos, three hops, one mean")
-    _json_flag(cmd)
-    cmd.set_defaults(handler=_demo)
+    cli_nodes.add(commands, _json_flag)
 
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
     _json_flag(cmd)
@@ -205,12 +209,6 @@ def _bench_codec(args: argparse.Namespace) -> int:
     from silomix.runtime.bench import codec
 
     return codec(args.parameters, args.silos, args.precision, args.json)
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from silomix.runtime.bench import demo
-
-    return demo(args.json)
 
 
 def _warm(args: argparse.Namespace) -> int:
@@ -299,3 +297,7 @@ def _print_comparisons(console: Console, section: Section) -> None:
 
 def _number(value: Number | str) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding as KeyEncoding
 from cryptography.hazmat.primitives.serialization import PublicFormat, load_pem_private_key
 
-from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.errors import LocalFault, UserError
 from silomix.runtime.core.federation import LEAST_COHORT, Federation, Granularity, Member, Policy, UpdateKind
 from silomix.runtime.core.identity import Identity
 from silomix.runtime.core.masks import Secret
@@ -46,7 +46,7 @@ Scalar = str | int | float | bool
 """What a task option may be: what TOML, JSON and a keyword argument all have."""
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """A file that cannot be used: which one, at which key, and what to do about it."""
 
     def __init__(self, file: Path, key: str, problem: str) -> None:

@@ -8,46 +8,98 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from silomix.runtime.core.errors import UserError
+
+BUSY_S = 5.0
+"""Time that a process which is ending has to let go of the file."""
+
+
+class JournalError(UserError, OSError):
+    """The journal cannot be read or written: the node must not go on, and says what its owner can do."""
 
 
 class Journal:
-    """A durable map from (kind, round, key) to bytes. Safe to use from several threads."""
+    """A durable map from (kind, round, key) to bytes. Safe to use from several threads, and by one process at a time:
+    two that each thought a round unreleased would both release it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or create the file, readable by its owner alone: it holds round keys."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+        self._path = path
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            with self._using():
+                self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("PRAGMA secure_delete=ON")  # deleted round keys are overwritten, not just unlinked
+                self._db.execute(
+                    "CREATE TABLE IF NOT EXISTS facts (kind TEXT, round INTEGER, key TEXT, value BLOB, "
+                    "PRIMARY KEY (kind, round, key)) WITHOUT ROWID"
+                )
+                self._check()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _check(self) -> None:
+        problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(1)")]
+        if problems != ["ok"]:
+            raise sqlite3.DatabaseError(problems[0])
+        columns = [row[1] for row in self._db.execute("PRAGMA table_info(facts)")]
+        if columns != ["kind", "round", "key", "value"]:
+            raise sqlite3.DatabaseError("it has another program's tables")
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Hold the lock, and say what SQLite's errors mean for a node."""
         with self._lock:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("PRAGMA secure_delete=ON")  # deleted round keys are overwritten, not just unlinked
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS facts (kind TEXT, round INTEGER, key TEXT, value BLOB, "
-                "PRIMARY KEY (kind, round, key)) WITHOUT ROWID"
-            )
+            try:
+                yield
+            except OverflowError as error:
+                raise JournalError(f"a fact does not fit into {self._path}: {error}") from None
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise JournalError(f"{self._path} is in use: stop the other process of this node first") from None
+                raise JournalError(
+                    f"{self._path} cannot be written ({error}): see to the disk's space and rights, and start again"
+                ) from None
+            except sqlite3.Error as error:
+                if isinstance(error, sqlite3.ProgrammingError):  # ours: used after it was closed
+                    raise
+                raise JournalError(
+                    f"{self._path} is damaged, or no journal ({error}): move it away and enrol this node anew. A "
+                    "shuffler is never restored from an old copy, which does not know what was released since"
+                ) from None
 
     def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
         """Write a fact, durably. A fact that is there already is replaced."""
-        with self._lock:
+        with self._using():
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", (kind, round_, key, value))
 
     def put_all(self, facts: list[tuple[str, int, str, bytes]]) -> None:
         """Write several facts in one transaction: all of them survive, or none."""
-        with self._lock:
+        with self._using():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", facts)
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # or SQLite has rolled it back itself
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     def facts(self, kind: str) -> Iterator[tuple[int, str, bytes]]:
         """Read all facts of a kind, oldest round first."""
-        with self._lock:
+        with self._using():
             rows = self._db.execute(
                 "SELECT round, key, value FROM facts WHERE kind = ? ORDER BY round, key", (kind,)
             ).fetchall()
@@ -55,7 +107,7 @@ class Journal:
 
     def forget(self, kind: str, up_to_round: int) -> None:
         """Delete the facts of a kind up to a round, and take them out of the write-ahead log as well."""
-        with self._lock:
+        with self._using():
             self._db.execute("DELETE FROM facts WHERE kind = ? AND round <= ?", (kind, up_to_round))
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -66,13 +118,18 @@ class Journal:
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that it is there whole, or not at all, after a crash."""
+    """Write a file so that it is there whole, or not at all, after a crash. Its owner alone can read it."""
     temporary = path.with_name(path.name + ".new")
-    with open(temporary, "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

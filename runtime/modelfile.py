@@ -41,18 +41,29 @@ def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
         size = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + size])["__metadata__"]
         rows = json.loads(metadata[_SCHEMA])
-        schema = Schema(tuple(TensorSpec(n, tuple(s), Dtype(d), b) for n, s, d, b in rows))
+        schema = Schema(tuple(_row(*row) for row in rows))
         entries = dict(cast("Any", safetensors.deserialize)(data))
+        if len(entries) != len(schema.tensors) or entries.keys() != {t.name for t in schema.tensors}:
+            raise ValueError("its tensors are not those of its schema")
         tensors: dict[str, Array] = {}
         for t in schema.tensors:
-            raw = np.frombuffer(entries[t.name]["data"], NUMPY_TYPES[t.dtype])
-            tensors[t.name] = raw.reshape(t.shape)
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+            found = entries[t.name]
+            if found["dtype"] != t.dtype or tuple(found["shape"]) != t.shape:
+                raise ValueError(f"{t.name} is not what its schema says")
+            tensors[t.name] = np.frombuffer(found["data"], NUMPY_TYPES[t.dtype]).reshape(t.shape)
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise LocalFault(
             Reason.SHAPE_MISMATCH,
             f"this is no model file of ours ({type(error).__name__}: {error}): make one with `silomix model init`",
         ) from None
     return schema, tensors
+
+
+def _row(name: object, shape: object, dtype: object, buffer: object) -> TensorSpec:
+    sizes = shape if isinstance(shape, list) else [None]
+    if type(name) is not str or type(buffer) is not bool or not all(type(n) is int and n >= 0 for n in sizes):
+        raise ValueError("a row of its schema is malformed")
+    return TensorSpec(name, tuple(sizes), Dtype(str(dtype)), buffer)
 
 
 def model_digest(data: bytes) -> bytes:

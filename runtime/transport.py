@@ -36,7 +36,7 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
 )
 _SERVER_OPTIONS = (
     *_OPTIONS,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS // 3),  # so that our own pings are never too many
+    ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS // 3),  # so that our own pings are never too many
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.so_reuseport", 0),
 )

@@ -11,6 +11,7 @@ from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Granularity, UpdateKind
 from silomix.runtime.core.identity import SIGNATURE_BYTES
+from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.messages import (
     Cohort,
     Fence,
@@ -26,6 +27,7 @@ from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb
 
 MAX_DIMENSIONS = 16
 MAX_PARAMETERS = 1 << 40
+MAX_PRECISION = 18
 
 
 def digest_field(value: bytes, what: str) -> bytes:
@@ -86,6 +88,8 @@ def read_plan(wire: plan_pb2.Plan) -> Plan:
     """Read a plan as it was sent: whoever reads it compares its digest with that of the plan it computed itself."""
     if not 1 <= len(wire.moduli) <= 64 or not all(2 <= m <= 1 << 20 for m in wire.moduli):
         raise PeerFault(Reason.MALFORMED, "the plan's moduli are out of range")
+    if wire.n_max < 1 or not 1 <= wire.precision <= MAX_PRECISION or wire.weight_levels < 1:
+        raise PeerFault(Reason.MALFORMED, "the plan's n_max, precision or weight_levels is out of range")
     return Plan(
         wire.n_max,
         wire.precision,
@@ -146,8 +150,11 @@ def write_round_key(key: RoundKey) -> manifest_pb2.RoundKey:
 
 def read_round_key(wire: manifest_pb2.RoundKey) -> RoundKey:
     """Read a round key."""
+    public_key = _fixed(wire.public_key, KEY_BYTES, "a round key")
     signature = _fixed(wire.signature, SIGNATURE_BYTES, "a round key's signature")
-    return RoundKey(wire.hop, wire.silo, wire.round, wire.public_key, wire.last_released, signature)
+    owner = _name(wire.hop, "the name of a round key's owner")
+    silo = wire.silo and _name(wire.silo, "a silo's name")  # the aggregator's key is for all of them
+    return RoundKey(owner, silo, wire.round, public_key, wire.last_released, signature)
 
 
 def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
@@ -184,11 +191,18 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
         raise PeerFault(Reason.MALFORMED, "a manifest without schema or plan")
     if not 1 <= wire.chunk_parameters <= 1 << 20 or not 1 <= wire.deadline_s <= 604_800 or wire.minimum_cohort < 3:
         raise PeerFault(Reason.MALFORMED, "chunk_parameters, deadline_s or minimum_cohort is out of range")
+    if wire.round < 1 or wire.attempt < 1 or wire.group_size in (1, 2):
+        raise PeerFault(Reason.MALFORMED, "round, attempt or group_size is out of range")
     schema = read_schema(wire.schema)
-    if wire.schema_digest != schema.digest:
+    if digest_field(wire.schema_digest, "the schema digest") != schema.digest:
         raise PeerFault(Reason.WRONG_SCHEMA, "the schema does not have its digest")
     fences = tuple(
-        Fence(f.hop, f.round, f.attempt, _fixed(f.signature, SIGNATURE_BYTES, "a fence's signature"))
+        Fence(
+            _name(f.hop, "a hop's name"),
+            f.round,
+            f.attempt,
+            _fixed(f.signature, SIGNATURE_BYTES, "a fence's signature"),
+        )
         for f in wire.fences
     )
     return Manifest(
@@ -230,7 +244,14 @@ def read_header(wire: body_pb2.Header) -> Header:
     return Header(
         _name(wire.silo, "a silo's name"),
         digest_field(wire.manifest_digest, "the manifest digest"),
-        tuple(SealedSeed(s.recipient, s.sealed, s.commitment) for s in wire.seeds),
+        tuple(
+            SealedSeed(
+                _name(s.recipient, "a recipient's name"),
+                _fixed(s.sealed, SEALED_BYTES, "a sealed seed"),
+                digest_field(s.commitment, "a commitment"),
+            )
+            for s in wire.seeds
+        ),
         wire.chunks,
         _fixed(wire.signature, SIGNATURE_BYTES, "the header's signature"),
     )
@@ -244,10 +265,10 @@ def write_receipt(r: Receipt) -> body_pb2.Receipt:
 def read_receipt(wire: body_pb2.Receipt) -> Receipt:
     """Read a receipt."""
     return Receipt(
-        wire.silo,
+        _name(wire.silo, "a silo's name"),
         digest_field(wire.manifest_digest, "the manifest digest"),
         digest_field(wire.root, "the root"),
-        wire.hop,
+        _name(wire.hop, "a hop's name"),
         _fixed(wire.signature, SIGNATURE_BYTES, "the receipt's signature"),
     )
 

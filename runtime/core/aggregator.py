@@ -5,10 +5,11 @@ resumes where its journal ends: at the round after the last one that it applied.
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 from silomix.runtime.core.codec import Schema
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity
 from silomix.runtime.core.masks import Rng, Secret, public_key
@@ -203,22 +204,25 @@ class Aggregator:
         self.trouble: dict[str, str] = {}
         self._schema = Schema(())
         self._rng = rng
-        self._private: Secret | None = None
         self._keys: dict[str, tuple[RoundKey, ...]] = {}
         self._opened: set[str] = set()
-        self._headers: set[bytes] = set()
-        self._until = 0.0
-        self._pause = 0.0
+        self._headers: dict[bytes, Header] = {}
+        self._cohort_digest = b""
+        self._tried: dict[int, int] = {}
+        self._past: set[bytes] = set()  # the manifests of this round that were given up
+        self._until = inf
 
     def recall(self, fact: Tried | Applied | HopReleased) -> None:
         """Take a fact in: on start-up from the journal, and later as it is remembered."""
         match fact:
             case Tried():
+                self._tried[fact.round] = max(fact.attempt, self._tried.get(fact.round, 0))
                 if fact.round == self.round:
-                    self.attempt = max(self.attempt, fact.attempt)
+                    self.attempt = self._tried[fact.round]
             case Applied():
                 if fact.round >= self.round:
-                    self.round, self.attempt = fact.round + 1, 0
+                    self.round, self.attempt = fact.round + 1, self._tried.get(fact.round + 1, 0)
+                    self.model = fact.model
             case HopReleased():
                 self.hop_released[fact.hop] = max(fact.round, self.hop_released.get(fact.hop, 0))
 
@@ -226,6 +230,12 @@ class Aggregator:
         """Take one event; raise a PeerFault if it is to be refused, and then nothing has changed."""
         match event:
             case Start():
+                if self.model not in (b"", event.model):
+                    raise LocalFault(
+                        Reason.WRONG_MODEL,
+                        f"the journal ends with model {self.model.hex()[:32]} and the one that was loaded is "
+                        f"{event.model.hex()[:32]}: put the file of the former back",
+                    )
                 self.model, self._schema = event.model, event.schema
                 return self._begin(event.now)
             case KeysIn():
@@ -269,7 +279,7 @@ class Aggregator:
         self.tried_here += 1
         self.phase = "preparing"
         self.manifest = None
-        self._keys, self._opened, self._headers = {}, set(), set()
+        self._keys, self._opened, self._headers, self._cohort_digest = {}, set(), {}, b""
         self._until = now + self.federation.policy.release_s
         return [
             Remember(Tried(self.round, self.attempt)),
@@ -277,8 +287,12 @@ class Aggregator:
         ]
 
     def _keys_in(self, event: KeysIn) -> list[Effect]:
-        if self.phase != "preparing" or event.hop not in self.chain:
+        if self.phase != "preparing" or self.manifest is not None or event.hop not in self.chain:
             return []
+        if event.last_released > self.round:
+            raise PeerFault(
+                Reason.WRONG_ROUND, f"{event.hop} says that it has released round {event.last_released}", peer=event.hop
+            )
         invited = self._invited() if self.federation.plan.level is not Level.TRUSTED else ()
         if tuple(k.silo for k in event.keys) != invited or any(k.hop != event.hop for k in event.keys):
             raise PeerFault(Reason.WRONG_KEYS, f"{event.hop} did not make one key per silo", peer=event.hop)
@@ -326,6 +340,8 @@ class Aggregator:
     def _opened_at(self, event: OpenedAt) -> list[Effect]:
         if self.phase != "preparing" or self.manifest is None or event.manifest != self.manifest.digest:
             return []
+        if event.hop not in self.chain:
+            return []
         self._opened.add(event.hop)
         if self._opened != set(self.chain):
             return []
@@ -343,26 +359,35 @@ class Aggregator:
         check_header(header, self.manifest, self.federation)
         if header.digest in self._headers:
             return []
-        self._headers.add(header.digest)
+        self._headers[header.digest] = header
         return [Expand(header)]
 
     def _cohort(self, cohort: Cohort) -> list[Effect]:
         if self.manifest is None or self.phase not in ("collecting", "releasing"):
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open")
         check_cohort(cohort, self.manifest, self.federation, self._headers)
+        if self._cohort_digest not in (b"", cohort.digest):
+            raise PeerFault(Reason.ALREADY_RELEASED, "the chain has named another cohort for this attempt")
+        self._cohort_digest = cohort.digest
         self.phase = "releasing"
         return [Take(cohort)]
 
     def _applied(self, event: SumApplied) -> list[Effect]:
+        effects: list[Effect] = []
         if self.manifest is None or event.manifest != self.manifest.digest:
-            return []
-        fact = Applied(self.round, event.model, event.cohort)
+            if event.manifest not in self._past:
+                return []  # its round is over: the model is not the federation's
+            why = "the sum of an earlier attempt was applied after all"
+            effects.append(GiveUp(self.round, self.attempt, why, abandoned=False))
+        effects.append(Remember(Applied(self.round, event.model, event.cohort)))
+        effects += [Remember(HopReleased(hop, self.round)) for hop in self.chain]  # or no sum would be here
         self.model = event.model
-        return [Remember(fact), *self._next(event.now)]
+        return effects + self._next(event.now)
 
     def _next(self, now: float) -> list[Effect]:
         # The driver recalls the `Applied` fact only when it carries the effects out, so the counters move here too.
         self.round, self.attempt, self.tried_here = self.round + 1, 0, 0
+        self._past = set()
         return self._begin(now)
 
     def _tick(self, now: float) -> list[Effect]:
@@ -372,6 +397,8 @@ class Aggregator:
         why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.phase}"
         abandoned = self.tried_here >= self.federation.policy.attempts
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
+        if self.manifest is not None:
+            self._past.add(self.manifest.digest)
         if abandoned:
             effects.append(Remember(Applied(self.round, self.model, 0, abandoned=True)))
             return effects + self._next(now)

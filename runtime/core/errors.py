@@ -57,6 +57,10 @@ class Reason(StrEnum):
 Detail = str | int | float
 
 
+class UserError(Exception):
+    """Something that whoever started the program can mend: the command line shows the message and no traceback."""
+
+
 class Fault(Exception):  # noqa: N818 - whose fault it is, is the point
     """A refusal: the reason, a sentence for a person, and the details by name for a program."""
 

@@ -4,12 +4,12 @@ Every node runs these for itself against the federation file that it has pinned;
 else has made.
 """
 
-from math import isfinite
+from collections.abc import Mapping
 
 from silomix.runtime.core.codec import Layout
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.federation import LEAST_COHORT, Federation
 from silomix.runtime.core.identity import verify
 from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.messages import Cohort, Header, Manifest, RoundKey
@@ -33,10 +33,11 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
     _expect(Reason.WRONG_FEDERATION, "federation digest", manifest.federation, federation.digest)
     if manifest.round < 1 or manifest.attempt < 1:
         raise PeerFault(Reason.MALFORMED, f"round {manifest.round}, attempt {manifest.attempt}: both count from 1")
+    check_round(manifest.round, federation)
     verify(federation.aggregator.key, manifest.digest, manifest.signature, federation.aggregator.name)
     _expect(Reason.WRONG_PLAN, "plan", manifest.plan.digest, federation.plan.digest)
-    if len(manifest.bounds) != len(manifest.schema.tensors) or not all(isfinite(b) and b > 0 for b in manifest.bounds):
-        raise PeerFault(Reason.BAD_BOUND, "the manifest needs one positive bound per tensor")
+    if manifest.bounds != (policy.bound,) * len(manifest.schema.tensors):
+        raise PeerFault(Reason.BAD_BOUND, f"the manifest needs one bound per tensor: the policy's, {policy.bound}")
     for name, found, expected in (
         ("update", manifest.update, policy.update),
         ("granularity", manifest.granularity, policy.granularity),
@@ -55,6 +56,18 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
     _check_chain(manifest, federation)
     _check_invited(manifest, federation)
     _check_keys(manifest, federation)
+    _check_fences(manifest, federation)
+
+
+def check_round(round_: int, federation: Federation) -> None:
+    """Check that the policy has such a round: nobody makes keys, or forgets any, for one that will never come."""
+    if round_ > federation.policy.rounds:
+        raise PeerFault(
+            Reason.WRONG_ROUND,
+            f"there is no round {round_}: the policy ends with {federation.policy.rounds}",
+            found=round_,
+            expected=federation.policy.rounds,
+        )
 
 
 def _check_chain(manifest: Manifest, federation: Federation) -> None:
@@ -98,6 +111,22 @@ def _check_keys(manifest: Manifest, federation: Federation) -> None:
         check_round_key(own, federation, manifest.round)
 
 
+def _check_fences(manifest: Manifest, federation: Federation) -> None:
+    fences = [(f.attempt, f.hop) for f in manifest.fences]
+    if fences != sorted(set(fences)):
+        raise PeerFault(Reason.MALFORMED, "the fences are not in order, or one is there twice")
+    for fence in manifest.fences:
+        hop = next((s for s in federation.shufflers if s.name == fence.hop), None)
+        if hop is None:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{fence.hop!r} signed a fence and is not in the pool", peer=fence.hop)
+        _expect(Reason.WRONG_ROUND, f"round of a fence of {fence.hop}", fence.round, manifest.round)
+        if not 1 <= fence.attempt < manifest.attempt:
+            raise PeerFault(
+                Reason.WRONG_ATTEMPT, f"a fence of {fence.hop} is for attempt {fence.attempt}", peer=fence.hop
+            )
+        verify(hop.key, fence.digest(federation.digest), fence.signature, fence.hop)
+
+
 def check_round_key(key: RoundKey, federation: Federation, round_: int) -> None:
     """Check one round key's length, round and signature."""
     if len(key.public_key) != KEY_BYTES:
@@ -124,15 +153,15 @@ def check_header(header: Header, manifest: Manifest, federation: Federation) -> 
     verify(silo.key, header.digest, header.signature, header.silo)
 
 
-def check_cohort(cohort: Cohort, manifest: Manifest, federation: Federation, headers: set[bytes]) -> None:
-    """Count the cohort for oneself, and check that hop 1 signed it and that every header in it is known."""
+def check_cohort(cohort: Cohort, manifest: Manifest, federation: Federation, headers: Mapping[bytes, Header]) -> None:
+    """Count the cohort for oneself; check that hop 1 signed it, and that each silo's header is known and its own."""
     _expect(Reason.WRONG_MANIFEST, "manifest", cohort.manifest, manifest.digest)
     names = list(cohort.silos)
     if names != sorted(set(names)):
         raise PeerFault(Reason.MALFORMED, "the cohort is not in order, or has a silo twice")
     if not set(names) <= set(invited(manifest, federation)):
         raise PeerFault(Reason.NOT_INVITED, "the cohort has a silo that is not part of this round")
-    least = max(manifest.minimum_cohort, federation.policy.minimum_cohort)
+    least = max(manifest.minimum_cohort, federation.policy.minimum_cohort, LEAST_COHORT)
     if len(names) < least:
         raise PeerFault(
             Reason.COHORT_TOO_SMALL,
@@ -143,7 +172,9 @@ def check_cohort(cohort: Cohort, manifest: Manifest, federation: Federation, hea
     first = federation.member(manifest.chain[0])
     verify(first.key, cohort.digest, cohort.signature, first.name)
     for participant in cohort.participants:
-        if participant.header not in headers:
+        # Were the header another silo's, the masks of one silo could be taken off under the names of three.
+        header = headers.get(participant.header)
+        if header is None or header.silo != participant.silo:
             raise PeerFault(
                 Reason.WRONG_SEQUENCE, f"the header of {participant.silo} never came", peer=participant.silo
             )

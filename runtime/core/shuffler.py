@@ -24,7 +24,10 @@ from silomix.runtime.core.messages import (
     trailer_digest,
 )
 from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_cohort, check_header, check_manifest, invited
+from silomix.runtime.core.rules import check_cohort, check_header, check_manifest, check_round, invited
+
+MOST_HEADERS = 16
+"""Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +183,21 @@ class _Attempt:
     headers: dict[bytes, Header] = field(default_factory=dict)
     counted: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)  # silo -> header digest, receipt
     closed: bool = False
+    cohort: bytes = b""  # digest of the one that was released
 
 
 def _conflict(silo: str) -> PeerFault:
     return PeerFault(Reason.BODY_CONFLICT, f"{silo} has sent another body already: the first is kept", peer=silo)
+
+
+def _behind(known: int, own: int) -> PeerFault:
+    return PeerFault(
+        Reason.WRONG_ROUND,
+        f"this hop once released round {known} and its journal ends at {own}: "
+        "it was restored from an old copy and does not serve",
+        found=own,
+        expected=known,
+    )
 
 
 class Shuffler:
@@ -239,15 +253,10 @@ class Shuffler:
         if event.federation != self.federation.digest:
             raise PeerFault(Reason.WRONG_FEDERATION, "the aggregator has another federation file")
         if event.known_released > self.last_released:
-            raise PeerFault(
-                Reason.WRONG_ROUND,
-                f"this hop once released round {event.known_released} and its journal ends at {self.last_released}: "
-                "it was restored from an old copy and does not serve",
-                found=self.last_released,
-                expected=event.known_released,
-            )
+            raise _behind(event.known_released, self.last_released)
         if event.round < max(1, self.last_released):
             raise PeerFault(Reason.WRONG_ROUND, f"round {event.round} is over", found=event.round)
+        check_round(event.round, self.federation)
         if list(event.silos) != sorted(set(event.silos)):
             raise PeerFault(Reason.MALFORMED, "the silos are not in order, or one is there twice")
         masked = self.federation.plan.level is not Level.TRUSTED
@@ -291,6 +300,8 @@ class Shuffler:
                 private = self.keys.get((manifest.round, key.silo))
                 if private is None or public_key(private) != key.public_key:
                     raise PeerFault(Reason.WRONG_KEYS, f"the key for {key.silo} is not one that this hop made")
+                if key.last_released > self.last_released:
+                    raise _behind(key.last_released, self.last_released)
         effects: list[Effect] = []
         over = min((r for r, _ in self.keys), default=manifest.round)
         if over < manifest.round:
@@ -322,6 +333,12 @@ class Shuffler:
             raise _conflict(header.silo)
         if digest in attempt.headers:
             return []
+        if sum(h.silo == header.silo for h in attempt.headers.values()) >= MOST_HEADERS:
+            raise PeerFault(
+                Reason.WRONG_SEQUENCE,
+                f"{header.silo} has begun {MOST_HEADERS} bodies in this attempt, and begins no other",
+                peer=header.silo,
+            )
         attempt.headers[digest] = header
         return [Pass(header)]
 
@@ -329,17 +346,21 @@ class Shuffler:
         attempt, header = self._current(), event.header
         if header.manifest != attempt.manifest.digest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the body was on its way", peer=header.silo)
+        if not self._first(attempt.manifest):
+            raise PeerFault(Reason.WRONG_CHAIN, "bodies go to the first hop, and this is another", peer=header.silo)
+        if header.digest not in attempt.headers:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "a body whose header never came", peer=header.silo)
+        if event.root != event.signed_root:
+            raise PeerFault(
+                Reason.ROOT_MISMATCH, f"the chunks of {header.silo} are not those that it signed", peer=header.silo
+            )
         counted = attempt.counted.get(header.silo)
-        if counted is not None and counted[0] == header.digest:
+        if counted is not None and counted[0] == header.digest and counted[1].root == event.root:
             return [Again(counted[1])]
         if attempt.closed:
             raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
         if counted is not None:
             raise _conflict(header.silo)
-        if event.root != event.signed_root:
-            raise PeerFault(
-                Reason.ROOT_MISMATCH, f"the chunks of {header.silo} are not those that it signed", peer=header.silo
-            )
         silo = self.federation.member(header.silo)
         verify(silo.key, trailer_digest(header.digest, event.root), event.signature, header.silo)
         receipt = Receipt(header.silo, header.manifest, event.root, self.identity.name)
@@ -356,7 +377,7 @@ class Shuffler:
         if before is not None:
             return set(before.silos) <= set(attempt.counted)
         names = invited(attempt.manifest, self.federation)
-        quorum = max(attempt.manifest.minimum_cohort, ceil(len(names) * self.federation.policy.quorum))
+        quorum = max(attempt.manifest.minimum_cohort, ceil(round(len(names) * self.federation.policy.quorum, 6)))
         return len(attempt.counted) >= min(quorum, len(names))
 
     def _close(self, attempt: _Attempt) -> list[Effect]:
@@ -378,29 +399,33 @@ class Shuffler:
         cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
         attempt.closed = True
         try:
-            check_cohort(cohort, manifest, self.federation, set(attempt.headers))
+            check_cohort(cohort, manifest, self.federation, attempt.headers)
         except PeerFault as fault:
             return [Abort(fault)]
-        return self._release(cohort, manifest)
+        return self._release(cohort, attempt)
 
     @staticmethod
-    def _release(cohort: Cohort, manifest: Manifest) -> list[Effect]:
+    def _release(cohort: Cohort, attempt: _Attempt) -> list[Effect]:
+        attempt.closed, attempt.cohort = True, cohort.digest
+        manifest = attempt.manifest
         # The keys stay until the next round opens: a later attempt at this one needs them.
         return [Remember(Released(manifest.round, cohort.silos, manifest.model)), Release(cohort)]
 
     def _cohort(self, event: CohortIn) -> list[Effect]:
         attempt = self._current()
         manifest = attempt.manifest
-        check_cohort(event.cohort, manifest, self.federation, set(attempt.headers))
+        if self._first(manifest):
+            raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
+        check_cohort(event.cohort, manifest, self.federation, attempt.headers)
         before = self.released.get(manifest.round)
-        if before is not None and before.silos != event.cohort.silos:
+        other = attempt.cohort not in (b"", event.cohort.digest)
+        if other or (before is not None and before.silos != event.cohort.silos):
             raise PeerFault(
                 Reason.ALREADY_RELEASED,
                 f"round {manifest.round} was released for another cohort, and is for no second one, ever",
                 round=manifest.round,
             )
-        attempt.closed = True
-        return self._release(event.cohort, manifest)
+        return self._release(event.cohort, attempt)
 
     def _tick(self, now: float) -> list[Effect]:
         wake = self.wake_at()

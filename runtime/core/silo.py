@@ -121,25 +121,22 @@ class Silo:
         if manifest.round < newest:
             raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over here", found=manifest.round)
         earlier = self.joined.get(manifest.round, [])
-        if any(j.attempt > manifest.attempt for j in earlier):
-            raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} is over here", found=manifest.attempt)
         if any(j.model != manifest.model for j in earlier):
             raise PeerFault(
                 Reason.WRONG_MODEL, f"round {manifest.round} began with another model: this silo does not train twice"
             )
+        fact = Joined(manifest.round, manifest.attempt, manifest.model, manifest.chain)
+        now = self.current
+        told_twice = now is not None and (now.round, now.attempt) == (manifest.round, manifest.attempt)
+        if told_twice or any(j.attempt >= manifest.attempt and j != fact for j in earlier):
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} is over here", found=manifest.attempt)
         self._check_fences(manifest, earlier)
         self.current = manifest
-        fact = Joined(manifest.round, manifest.attempt, manifest.model, manifest.chain)
         remember: list[Effect] = [] if fact in earlier else [Remember(fact)]
         return [*remember, Train(manifest), Submit(manifest)]
 
     def _check_fences(self, manifest: Manifest, earlier: list[Joined]) -> None:
-        fenced = set()
-        for fence in manifest.fences:
-            hop = self.federation.member(fence.hop)
-            verify(hop.key, fence.digest(self.federation.digest), fence.signature, fence.hop)
-            if fence.round == manifest.round:
-                fenced.add((fence.attempt, fence.hop))
+        fenced = {(fence.attempt, fence.hop) for fence in manifest.fences}
         for past in earlier:
             for hop_name in past.chain:
                 if hop_name not in manifest.chain and (past.attempt, hop_name) not in fenced:

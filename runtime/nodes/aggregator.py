@@ -131,8 +131,7 @@ class AggregatorNode(Node):
             case core.OpenAt(manifest, private):
                 self.passage = Passage(manifest, self.config.name, self.workers)
                 self.private = private
-                for hop in manifest.chain:
-                    self.tasks.create_task(self._open(hop, manifest))
+                self.tasks.create_task(self._open_all(manifest))
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
                 self.log.info("announced", model=manifest.model.hex()[:12])
@@ -228,6 +227,11 @@ class AggregatorNode(Node):
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
             await self.step(core.HopFailed(hop, str(fault), self.clock()))
+
+    async def _open_all(self, manifest: Manifest) -> None:
+        """Open the attempt from the last hop to the first, so that each finds the next one ready."""
+        for hop in reversed(manifest.chain):
+            await self._open(hop, manifest)
 
     async def _open(self, hop: str, manifest: Manifest) -> None:
         request = services_pb2.OpenRequest(manifest=write_manifest(manifest))

@@ -39,7 +39,7 @@ class Node:
         self.config = config
         self.federation = config.federation
         self.identity = Identity(config.name, load_identity(config.identity))
-        self.tls = _tls(config)
+        self.tls = tls_of(config)
         setup(str(config.log), config.name)
         self.log = Log(config.name)
         if self.tls is None:
@@ -163,7 +163,8 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
     return wrapped
 
 
-def _tls(config: NodeConfig) -> Tls | None:
+def tls_of(config: NodeConfig) -> Tls | None:
+    """Read a node's TLS material, if its federation has TLS."""
     if config.insecure or config.certificate is None or config.key is None:
         return None
     return Tls(config.federation.anchor, config.certificate.read_bytes(), config.key.read_bytes())

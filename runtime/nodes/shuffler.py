@@ -30,7 +30,7 @@ from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
 from silomix.runtime.nodes.node import GRACE_S, Node, guarded
 from silomix.runtime.nodes.passage import Passage, open_chunk
-from silomix.runtime.transport import Context, Server, aggregator_stub, backoff, shuffler_stub, transient
+from silomix.runtime.transport import Context, Server, aggregator_stub, backoff, fault_of, shuffler_stub
 from silomix.runtime.wire import (
     digest_field,
     read_header,
@@ -225,10 +225,11 @@ class ShufflerNode(Node):
             try:
                 delivery = await self._stream_to(target, passage, last=place + 1 == len(chain))
             except grpc.aio.AioRpcError as error:
-                if not transient(error):
+                fault = fault_of(error)
+                if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:
                     log.warning(f"the next hop refused: {error.details()}")
                     return
-                if attempt % 10 == 0:
+                if fault is None and attempt % 10 == 0:
                     log.warning("the next hop is not reachable, trying again", code=error.code().name)
                 continue
             verify(

@@ -207,10 +207,11 @@ class SiloNode(Node):
     async def _frames(
         self, manifest: Manifest, sealing: core.Sealing, streams: list[Stream], roots: list[bytes]
     ) -> AsyncIterator[body_pb2.Frame]:
-        yield body_pb2.Frame(header=write_header(sealing.header))
+        header = body_pb2.Frame(header=write_header(sealing.header))
+        yield header
         layout = self._codec(manifest).layout
         digests: list[bytes] = []
-        sent = 0
+        sent = header.ByteSize()
         with await self.work(open, self._path(manifest), "rb") as f:
             for i in range(layout.chunks):
                 chunk, digest = await self.work(self._mask, manifest, i, f, streams)
@@ -221,8 +222,12 @@ class SiloNode(Node):
         root = body_root(digests)
         roots.append(root)
         signature = self.identity.sign(trailer_digest(sealing.header.digest, root))
+        trailer = body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=signature))
+        sent += trailer.ByteSize()
         self.metrics.body("sent", str(manifest.plan.encoding), sent, manifest.schema.parameters)
-        yield body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=signature))
+        figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / manifest.schema.parameters}
+        await self.work(write_atomically, self.config.directory / "last-body.json", json.dumps(figures).encode())
+        yield trailer
 
     def _mask(
         self, manifest: Manifest, index: int, frozen: BinaryIO, streams: list[Stream]

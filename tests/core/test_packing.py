@@ -1,5 +1,7 @@
-"""Protocol section 3, packing: a plane is the digits of one big integer, and anything else is refused with its place."""
+"""Protocol section 3, packing: a plane is the digits of one big integer, and what is not is refused with its place."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -161,6 +163,36 @@ def test_packing_stays_within_the_slack(width: int, wide: bool) -> None:
             assert len(plane) == size
             assert (memory[:64] == GUARD).all()
             assert (memory[64 + size + packing.SLACK :] == GUARD).all()
+
+
+GUARD_PAGE = """
+import ctypes, mmap
+import numpy as np
+from silomix.runtime.core.packing import SLACK, pack, pack_into, packed_bytes, unpack
+
+memory = mmap.mmap(-1, 17 * mmap.PAGESIZE)
+end = 16 * mmap.PAGESIZE
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + end
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, 0) == 0
+view = memoryview(memory)
+for width in range(1, 21):
+    for n in (*range(1, 70), 1000, 4001):
+        size = packed_bytes(n, width)
+        for kind in (np.uint16, np.uint32)[width > 15 :]:
+            row = np.frombuffer(view[end - n * kind(0).nbytes : end], kind)
+            row[:] = (1 << width) - 1
+            plane = pack(row, width)
+            unpack(plane, 1 << width, n, row)
+            pack_into(row.copy(), width, np.frombuffer(view[end - size - SLACK : end], np.uint8))
+            view[end - size : end] = plane
+            unpack(view[end - size : end], 1 << width, n, np.empty(n, kind))
+"""
+
+
+def test_nothing_is_read_or_written_past_the_end() -> None:
+    # Planes, residues and buffers end where a page begins that may not be touched.
+    done = subprocess.run([sys.executable, "-c", GUARD_PAGE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_buffer_too_small_is_refused() -> None:

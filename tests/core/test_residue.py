@@ -46,7 +46,8 @@ def with_moduli(*moduli: int, n_max: int = 3, r: int = 1, weight_levels: int = 1
 
 
 def residues_of(integers: Sequence[int], p: Plan) -> Residues:
-    return np.array([[x % m for x in integers] for m in p.moduli], residue.plan_dtype(p)).reshape(len(p.moduli), -1)
+    kind: npt.DTypeLike = residue.plan_dtype(p)
+    return np.array([[x % m for x in integers] for m in p.moduli], kind)
 
 
 def check_encoding(values: npt.NDArray[Any], bound: float, p: Plan, weight: int = 1) -> None:
@@ -130,6 +131,18 @@ def test_a_negative_multiple_of_a_modulus_has_residue_zero(name: str) -> None:
     rows, _ = encode(np.array([*multiples, -0.0]), float(p.v), p)
     assert rows.tolist() == residues_of([*multiples, 0], p).tolist()
     assert all((row < m).all() for row, m in zip(rows, p.moduli, strict=True))
+
+
+def test_multiples_of_every_modulus() -> None:
+    # 49 * (1 / 49) is below 1 in float64: only where m divides x does the quotient by reciprocal need its correction.
+    assert 49 * (1 / 49) < 1
+    for m in (*range(2, 1500), *range(2**20 - 100, 2**20 + 1)):
+        p = with_moduli(m, r=8)
+        x = m * np.array([1, 2, 3, 7, 95, -1, -2, -7, -95]) + np.array([[0], [1], [-1]])
+        rows, clipped = encode(x.reshape(-1).astype(np.float64), float(p.v), p)
+        assert clipped == np.count_nonzero(np.abs(x) > p.v)
+        inside = np.clip(x.reshape(-1), -p.v, p.v)
+        assert np.array_equal(rows[0], inside % m)
 
 
 def test_every_integer_of_a_small_plan() -> None:
@@ -235,8 +248,10 @@ def test_a_weight_outside_its_levels_is_refused(name: str, weight: int) -> None:
 
 # Sums.
 
-MODULI = (2, 3, 4, 5, 255, 256, 257, 511, 512, 2**14 + 1, 2**15 - 1, 2**15, 2**15 + 1, 2**16 - 1, 2**16, 2**16 + 1)
-MODULI = (*MODULI, 2**17, 2**19 + 1, 2**20 - 1, 2**20)
+MODULI = (
+    *(2, 3, 4, 5, 255, 256, 257, 511, 512, 2**14 + 1, 2**15 - 1, 2**15),  # sums fit in 16 bits
+    *(2**15 + 1, 2**16 - 1, 2**16, 2**16 + 1, 2**17, 2**19 + 1, 2**20 - 1, 2**20),
+)
 
 
 @pytest.mark.parametrize("m", MODULI)
@@ -247,7 +262,8 @@ def test_sums_and_differences_modulo_m(m: int) -> None:
     rng = Random(m)
     edges = sorted({0, 1, m // 2, (m + 1) // 2, m - 2, m - 1} & set(range(m)))
     pairs = [(a, b) for a in edges for b in edges] + [(rng.randrange(m), rng.randrange(m)) for _ in range(100)]
-    a, b = (np.array([column], kind) for column in zip(*pairs, strict=True))
+    a: Residues = np.array([[x for x, _ in pairs]], kind)
+    b: Residues = np.array([[y for _, y in pairs]], kind)
     total = a.copy()
     residue.add(total, b, p)
     assert total[0].tolist() == [(x + y) % m for x, y in pairs]
@@ -355,6 +371,15 @@ def test_decoding_over_the_whole_range(moduli: tuple[int, ...]) -> None:
     decoded = decode_sum(rows, p)
     assert decoded.dtype == (np.int64 if p.M < FAST_RANGE else object)
     assert decoded.tolist() == sums
+
+
+@pytest.mark.parametrize("moduli", [(512, 49), (49, 50), (98, 103), (2, 3), (255, 256), (1021,), (4, 9, 49)], ids=str)
+def test_every_sum_of_small_moduli(moduli: tuple[int, ...]) -> None:
+    p = with_moduli(*moduli)
+    sums = list(range(-(p.M // 2), (p.M - 1) // 2 + 1))
+    rows = residues_of(sums, p)
+    assert decode_sum(rows, p).tolist() == sums
+    assert decode_mean(rows, p, float(p.v), 1, limit=p.M).tolist() == sums
 
 
 JUST_BELOW = (1048575, 1048573, 1048571, 4)

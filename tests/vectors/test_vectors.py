@@ -14,14 +14,16 @@ from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import LocalFault
 from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
 
+FILES = generate.files()
 
-@pytest.mark.parametrize(("name", "content"), generate.files().items())
+
+@pytest.mark.parametrize(("name", "content"), FILES.items(), ids=FILES)
 def test_the_reference_reproduces_what_is_committed(name: str, content: reference.Json) -> None:
     assert (generate.HERE / name).read_text() == generate.dump(content)
 
 
 def test_every_committed_file_is_generated() -> None:
-    assert {path.name for path in generate.HERE.iterdir()} == set(generate.files())
+    assert {path.name for path in generate.HERE.iterdir()} == set(FILES)
 
 
 @pytest.mark.parametrize("module", [generate, reference])

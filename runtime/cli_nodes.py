@@ -1,0 +1,184 @@
+"""The commands that run a federation: init, the three roles, status, demo."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from silomix.runtime.core.plan import Encoding, Level
+
+Commands = Any  # argparse keeps the type of its subparsers to itself
+
+INIT_EPILOG = """\
+Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
+The federation file is the same for all: every node pins it.
+
+examples:
+  silomix init fed --silos 10 --shufflers 3
+  silomix init fed --silos 5 --shufflers 2 --rounds 50 --precision 5 --task my.package:task --option lr=0.01
+  silomix shuffler --config fed/shuffler-1 &    and so on: one process for each directory
+"""
+
+
+def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add the commands to the parser."""
+    raw = argparse.RawDescriptionHelpFormatter
+    cmd = commands.add_parser(
+        "init",
+        help="write a complete federation: configuration, identities, certificates",
+        epilog=INIT_EPILOG,
+        formatter_class=raw,
+    )
+    cmd.add_argument("directory", type=Path, help="where to; must be empty or absent")
+    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument("--name", default="local", help="name of the federation (default: %(default)s)")
+    cmd.add_argument("--host", default="127.0.0.1", help="where nodes are reached; {name} stands for the node's name")
+    cmd.add_argument("--base-port", type=int, default=0, metavar="PORT", help="first port (default: any free ones)")
+    cmd.add_argument(
+        "--metrics-base-port", type=int, default=0, metavar="PORT", help="metrics, from here on (default: off)"
+    )
+    cmd.add_argument("--task", default="silomix.models.digits:task", help="package.module:factory (default: digits)")
+    cmd.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated"
+    )
+    cmd.add_argument("--rounds", type=int, default=10, metavar="N", help="rounds to run (default: %(default)s)")
+    cmd.add_argument("--precision", type=int, default=4, metavar="R", help="decimal digits (default: %(default)s)")
+    cmd.add_argument(
+        "--level",
+        choices=[str(level) for level in Level],
+        default=str(Level.SEMI_HONEST),
+        help="whom a silo has to trust (default: %(default)s)",
+    )
+    cmd.add_argument("--weight-levels", type=int, default=1, metavar="W", help="1: plain mean (default: %(default)s)")
+    cmd.add_argument("--minimum-cohort", type=int, default=3, metavar="N", help="silos in a sum (default: %(default)s)")
+    cmd.add_argument("--deadline-s", type=int, default=600, metavar="S", help="time to train (default: %(default)s)")
+    cmd.add_argument("--insecure", action="store_true", help="NO TLS: for experiments on one machine only")
+    cmd.set_defaults(handler=_init)
+
+    for role, what in (
+        ("aggregator", "announce rounds, serve the model, make the next one of the sums"),
+        ("shuffler", "run one hop of the chain"),
+        ("silo", "train on this silo's data and submit under masks"),
+    ):
+        cmd = commands.add_parser(role, help=what, description=f"Run a {role}: {what}.")
+        cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
+        cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
+        cmd.set_defaults(handler=_node, role=role)
+
+    cmd = commands.add_parser("status", help="show the federation live: round, cohort, hops, bits, latency, accuracy")
+    cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
+    cmd.add_argument("--once", action="store_true", help="show it once and end")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_status)
+
+    cmd = commands.add_parser(
+        "demo", help="run a real federation on this machine: 10 silos, 3 shufflers, one aggregator, mutual TLS"
+    )
+    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops (default: %(default)s)")
+    cmd.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds (default: %(default)s)")
+    cmd.add_argument("--keep", type=Path, metavar="DIR", help="keep the federation's directory here")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_demo)
+
+
+def _init(args: argparse.Namespace) -> int:
+    from silomix.runtime.core.federation import Policy
+    from silomix.runtime.enrol import init
+    from silomix.runtime.local import INITIAL_MODEL, write_initial
+
+    options = _options(args.option)
+    policy = Policy(
+        task=args.task,
+        task_options=options,
+        rounds=args.rounds,
+        precision=args.precision,
+        encoding=Encoding.COUNTS,
+        level=Level(args.level),
+        weight_levels=args.weight_levels,
+        minimum_cohort=args.minimum_cohort,
+        deadline_s=args.deadline_s,
+    )
+    if args.task == "silomix.models.digits:task":
+        policy = replace(policy, task_options={"silos": args.silos, **options})
+    from silomix.runtime.config import Role
+
+    federation = init(
+        args.directory,
+        args.silos,
+        args.shufflers,
+        name=args.name,
+        policy=policy,
+        insecure=args.insecure,
+        host=args.host,
+        base_port=args.base_port,
+        metrics_base_port=args.metrics_base_port,
+        silo_options=lambda index: {"silo": index},
+        settings={Role.AGGREGATOR: {"initial_model": INITIAL_MODEL}},
+    )
+    write_initial(args.directory / federation.aggregator.name / INITIAL_MODEL, policy)
+    out = sys.stdout.write
+    if args.insecure:
+        out("WARNING: no TLS. Anybody on the network can read and forge everything. For experiments only.\n")
+    out(f"{args.directory}: {args.silos} silos, {args.shufflers} shufflers, one aggregator\n")
+    out(f"federation digest {federation.digest.hex()[:16]}, {federation.plan.packed_bits} bits per parameter\n")
+    out("run each node with:\n")
+    for name in (*federation.chain, federation.aggregator.name, *federation.silo_names):
+        role = name.partition("-")[0]
+        out(f"  silomix {role} --config {args.directory / name}\n")
+    return 0
+
+
+def _options(pairs: list[str]) -> dict[str, str | int | float | bool]:
+    from silomix.runtime.config import ConfigError
+
+    options: dict[str, str | int | float | bool] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not found or not key:
+            raise ConfigError(Path("--option"), key, f"found {pair!r}; give KEY=VALUE")
+        try:
+            options[key] = json.loads(text)
+        except ValueError:
+            options[key] = text
+    return options
+
+
+def _node(args: argparse.Namespace) -> int:
+    from silomix.runtime.config import ConfigError, load_node
+    from silomix.runtime.local import make_node
+
+    config = load_node(args.config)
+    if str(config.role) != args.role:
+        raise ConfigError(args.config, "role", f'found "{config.role}"; start it with `silomix {config.role}`')
+    if args.capture is not None:
+        config = replace(config, capture=args.capture)
+    asyncio.run(_run(make_node, config))
+    return 0
+
+
+async def _run(make: Callable[[Any], Any], config: Any) -> None:
+    try:
+        await make(config).run()
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+def _status(args: argparse.Namespace) -> int:
+    from silomix.runtime.status import show
+
+    return show(args.config, once=args.once, as_json=args.json)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from silomix.runtime.demo import demo
+
+    return demo(args.silos, args.shufflers, args.rounds, keep=args.keep, as_json=args.json)

@@ -1,0 +1,260 @@
+"""A whole federation on this machine: written, started as separate processes, watched, and cleaned up.
+
+The demo, the benchmarks, the audits and the tests all start federations through this one launcher.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+
+from silomix.models.task import load_task
+from silomix.runtime.config import NodeConfig, Role, Scalar, load_federation, load_node
+from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.federation import Federation, Policy
+from silomix.runtime.enrol import init
+from silomix.runtime.journal import write_atomically
+from silomix.runtime.modelfile import write_model
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.node import Node, tls_of
+from silomix.runtime.nodes.shuffler import ShufflerNode
+from silomix.runtime.nodes.silo import SiloNode
+from silomix.runtime.transport import aggregator_stub, backoff, channel, metadata
+from silomix.v1 import services_pb2
+
+INITIAL_MODEL = "initial.safetensors"
+STOP_S = 10.0
+NODES: dict[Role, type[Node]] = {
+    Role.AGGREGATOR: AggregatorNode,
+    Role.SHUFFLER: ShufflerNode,
+    Role.SILO: SiloNode,
+}
+
+
+class NodeDied(UserError):  # noqa: N818 - what happened
+    """A process ended before the federation was done; the message has the end of its log."""
+
+
+def create(
+    directory: Path,
+    silos: int,
+    shufflers: int,
+    *,
+    policy: Policy,
+    name: str = "local",
+    insecure: bool = False,
+    silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
+    settings: Mapping[Role, Mapping[str, Scalar]] | None = None,
+    metrics_base_port: int = 0,
+) -> Federation:
+    """Write a federation into an empty directory, with the initial model that its task makes."""
+    given = {role: dict((settings or {}).get(role, {})) for role in Role}
+    given[Role.AGGREGATOR] = {"initial_model": INITIAL_MODEL, **given[Role.AGGREGATOR]}
+    federation = init(
+        directory,
+        silos,
+        shufflers,
+        name=name,
+        policy=policy,
+        insecure=insecure,
+        silo_options=silo_options,
+        settings=given,
+        metrics_base_port=metrics_base_port,
+    )
+    write_initial(directory / federation.aggregator.name / INITIAL_MODEL, policy)
+    return federation
+
+
+def write_initial(path: Path, policy: Policy) -> None:
+    """Write the model before round 1: the task makes it, and the aggregator needs nothing else of the task."""
+    task = load_task(policy.task, policy.task_options)
+    write_atomically(path, write_model(task.schema(), task.initial()))
+
+
+def make_node(config: NodeConfig) -> Node:
+    """Make the node that a configuration describes; `await node.run()` runs it to its end."""
+    return NODES[config.role](config)
+
+
+async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_pb2.GetStatusResponse:
+    """Ask the aggregator how the federation is doing, as the member that the configuration is of."""
+    tls = tls_of(config)
+    aggregator = config.federation.aggregator
+    async with channel(aggregator.address, aggregator.name, tls) as line:
+        request = services_pb2.GetStatusRequest()
+        answer: services_pb2.GetStatusResponse = await aggregator_stub(line).GetStatus(
+            request, metadata=metadata(config.name, tls), timeout=timeout_s
+        )
+    return answer
+
+
+class LocalFederation:
+    """The processes of a federation whose directory is complete. Leaving the context stops all of them.
+
+    >>> async with LocalFederation(directory) as running:
+    ...     await running.finished()
+    """
+
+    def __init__(self, directory: Path, *, capture: tuple[str, ...] = (), env: Mapping[str, str] | None = None) -> None:
+        """`capture` names the nodes that record what they see, each below its own directory."""
+        self.directory = directory
+        self.federation = load_federation(directory)
+        self.capture = capture
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self._env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", **(env or {})}
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes, servers first."""
+        f = self.federation
+        return [*(s.name for s in f.shufflers), f.aggregator.name, *(s.name for s in f.silos)]
+
+    def log(self, name: str) -> Path:
+        """Where a node's output goes."""
+        return self.directory / name / "log.txt"
+
+    async def __aenter__(self) -> "LocalFederation":
+        try:
+            for name in self.names:
+                await self.start(name)
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, name: str) -> None:
+        """Start one node, or start it again."""
+        role = "aggregator" if name == self.federation.aggregator.name else ""
+        role = role or ("silo" if name in self.federation.silo_names else "shuffler")
+        command = [sys.executable, "-m", "silomix.runtime.cli", role, "--config", str(self.directory / name)]
+        if name in self.capture:
+            command += ["--capture", str(self.directory / name / "capture")]
+        with open(self.log(name), "ab") as log:  # noqa: ASYNC230 - opened to be given away
+            self.processes[name] = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        """Kill one node at once, as a power cut would."""
+        self.processes[name].kill()
+
+    async def status(self) -> services_pb2.GetStatusResponse | None:
+        """Return the federation's state, or nothing while the aggregator does not answer."""
+        try:
+            return await fetch_status(load_node(self.directory / self.federation.aggregator.name), 2.0)
+        except grpc.aio.AioRpcError:
+            return None
+
+    def check(self) -> None:
+        """Raise if a process has failed, with the end of its log."""
+        for name, process in self.processes.items():
+            if process.returncode not in (None, 0, -signal.SIGKILL, -signal.SIGTERM):
+                tail = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-8:])
+                raise NodeDied(f"{name} ended with code {process.returncode}:\n{tail}")
+
+    async def finished(self) -> None:
+        """Wait until the aggregator has run all rounds."""
+        aggregator = self.processes[self.federation.aggregator.name]
+        while aggregator.returncode is None:
+            self.check()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(aggregator.wait(), 0.5)
+        self.check()
+
+    async def stop(self) -> None:
+        """Ask every process to end, and end those that do not."""
+        running = [p for p in self.processes.values() if p.returncode is None]
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        if running:
+            _, late = await asyncio.wait([asyncio.create_task(p.wait()) for p in running], timeout=STOP_S)
+            for process in running:
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+            if late:
+                await asyncio.wait(late)
+
+
+class InProcess:
+    """A federation inside this process, for tests and notebooks: the same nodes on one event loop.
+
+    >>> async with InProcess(directory) as federation:
+    ...     history = await federation.finished()
+    """
+
+    def __init__(self, directory: Path, *, without: tuple[str, ...] = ()) -> None:
+        """`without` names nodes to leave out."""
+        self.directory = directory
+        self.federation = load_federation(directory)
+        self.nodes: dict[str, Node] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._without = without
+
+    @property
+    def aggregator(self) -> AggregatorNode:
+        """The aggregator's node, with the model and the history."""
+        node = self.nodes[self.federation.aggregator.name]
+        assert isinstance(node, AggregatorNode)
+        return node
+
+    async def __aenter__(self) -> "InProcess":
+        f = self.federation
+        for name in (*(s.name for s in f.shufflers), f.aggregator.name, *f.silo_names):
+            if name not in self._without:
+                self.start(name)
+        return self
+
+    def start(self, name: str) -> Node:
+        """Start one node, or start it again."""
+        node = make_node(load_node(self.directory / name))
+        self.nodes[name] = node
+        self.tasks[name] = asyncio.create_task(node.run(), name=name)
+        return node
+
+    async def stop(self, name: str) -> None:
+        """Stop one node in order."""
+        self.nodes[name].stopping.set()
+        await self.tasks[name]
+
+    async def finished(self) -> list[services_pb2.RoundStatus]:
+        """Wait until all rounds are done, and return what became of them."""
+        await self.tasks[self.federation.aggregator.name]
+        return self.aggregator.history
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            node.stopping.set()
+        results = await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        if error is None:
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+
+async def wait_for_status(directory: Path) -> services_pb2.GetStatusResponse:
+    """Wait until the aggregator of a federation answers."""
+    config = load_node(directory)
+    async for _ in backoff():
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return await fetch_status(config)
+    raise AssertionError("unreachable: the backoff has no end")

@@ -1,0 +1,91 @@
+"""The federation live in the terminal."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from silomix.runtime.config import load_node
+from silomix.runtime.local import fetch_status
+from silomix.v1 import services_pb2
+
+REFRESH_S = 1.0
+SHOWN_ROUNDS = 12
+
+
+def show(path: Path, *, once: bool, as_json: bool) -> int:
+    """Ask the aggregator and show what it says, once or until it is done."""
+    config = load_node(path)
+    try:
+        if once or as_json:
+            status = asyncio.run(fetch_status(config))
+            if as_json:
+                sys.stdout.write(json.dumps(MessageToDict(status, preserving_proto_field_name=True)) + "\n")
+            else:
+                Console().print(render(status))
+            return 0
+        return asyncio.run(_watch(path))
+    except grpc.aio.AioRpcError as error:
+        address = config.federation.aggregator.address
+        sys.stderr.write(
+            f"silomix: the aggregator at {address} does not answer ({error.code().name}): is it running?\n"
+        )
+        return 2
+
+
+async def _watch(path: Path) -> int:
+    config = load_node(path)
+    with Live(Text("waiting for the aggregator"), refresh_per_second=4) as live:
+        while True:
+            status = await fetch_status(config)
+            live.update(render(status))
+            if status.phase == "finished":
+                return 0
+            await asyncio.sleep(REFRESH_S)
+
+
+def render(status: services_pb2.GetStatusResponse) -> RenderableType:
+    """Draw one state of the federation."""
+    line = Text.assemble(
+        (f"{status.federation}  ", "bold"),
+        f"round {status.round} of {status.rounds}, attempt {status.attempt}: ",
+        (status.phase, "bold"),
+        f"   {len(status.present)} silos present",
+    )
+    return Group(line, _hops(status), rounds_table(status))
+
+
+def _hops(status: services_pb2.GetStatusResponse) -> RenderableType:
+    colours = {"open": "green", "ready": "cyan", "unreachable": "red"}
+    text = Text("chain: ")
+    for i, hop in enumerate(status.hops):
+        text.append(" -> " if i else "")
+        text.append(f"{hop.name} {hop.state}", colours.get(hop.state, ""))
+        if hop.trouble:
+            text.append(f" ({hop.trouble})", "red")
+    return text
+
+
+def rounds_table(status: services_pb2.GetStatusResponse) -> Table:
+    """The rounds that are done, the last ones of many."""
+    table = Table()
+    for name in ("round", "cohort", "attempts", "seconds", "bits/parameter", "accuracy"):
+        table.add_column(name, justify="right")
+    for done in list(status.history)[-SHOWN_ROUNDS:]:
+        accuracy = f"{done.accuracy:.3f}" if done.HasField("accuracy") else "-"
+        table.add_row(
+            str(done.round),
+            str(done.cohort),
+            str(done.attempts),
+            f"{done.seconds:.1f}",
+            f"{done.bits_per_parameter:.2f}",
+            accuracy,
+        )
+    return table
