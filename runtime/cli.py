@@ -140,6 +140,22 @@ def make_parser() -> argparse.ArgumentParser:
     _json_flag(cmd)
     cmd.set_defaults(handler=_bench_codec)
 
+    cmd = kinds.add_parser(
+        "round",
+        help="time a protected round against an unprotected one, in separate processes",
+        description="Time a round from float32 updates to the decoded mean: unprotected, protected, the bytes alone.",
+    )
+    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--parameters", type=_positive, default=size18, metavar="N", help="model (default: %(default)s)")
+    cmd.add_argument("--hops", type=int, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument("--precision", type=int, default=4, metavar="R", help="decimal digits (default: %(default)s)")
+    cmd.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds of each arm (default: %(default)s)")
+    cmd.add_argument(
+        "--silos-per-process", type=_positive, default=1, metavar="N", help="light clients (default: %(default)s)"
+    )
+    _json_flag(cmd)
+    cmd.set_defaults(handler=_bench_round)
+
     cli_nodes.add(commands, _json_flag)
 
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
@@ -209,6 +225,14 @@ def _bench_codec(args: argparse.Namespace) -> int:
     from silomix.runtime.bench import codec
 
     return codec(args.parameters, args.silos, args.precision, args.json)
+
+
+def _bench_round(args: argparse.Namespace) -> int:
+    from silomix.runtime.bench_round import bench_round
+
+    return bench_round(
+        args.silos, args.parameters, args.hops, args.precision, args.repeats, args.silos_per_process, args.json
+    )
 
 
 def _warm(args: argparse.Namespace) -> int:

@@ -60,7 +60,7 @@ def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
 
 
 def _row(name: object, shape: object, dtype: object, buffer: object) -> TensorSpec:
-    sizes = shape if isinstance(shape, list) else [None]
+    sizes: list[Any] = shape if isinstance(shape, list) else [None]
     if type(name) is not str or type(buffer) is not bool or not all(type(n) is int and n >= 0 for n in sizes):
         raise ValueError("a row of its schema is malformed")
     return TensorSpec(name, tuple(sizes), Dtype(str(dtype)), buffer)

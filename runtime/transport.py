@@ -123,6 +123,10 @@ class Server:
         register(servicer, self._server)
         self._names.append(name)
 
+    def add_generic(self, handler: grpc.GenericRpcHandler) -> None:
+        """Add handlers that no .proto describes, as the benchmarks do."""
+        self._server.add_generic_rpc_handlers((handler,))
+
     async def start(self) -> None:
         """Serve, and say so to whoever asks for health."""
         reflection.enable_server_reflection(self._names, self._server)

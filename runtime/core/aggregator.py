@@ -272,13 +272,13 @@ class Aggregator:
         return tuple(sorted(order[:count]))
 
     def _begin(self, now: float) -> list[Effect]:
+        self.manifest = None
         if self.round > self.federation.policy.rounds:
             self.phase = "finished"
             return [Finish(self.round - 1)]
         self.attempt += 1
         self.tried_here += 1
         self.phase = "preparing"
-        self.manifest = None
         self._keys, self._opened, self._headers, self._cohort_digest = {}, set(), {}, b""
         self._until = now + self.federation.policy.release_s
         return [

@@ -304,12 +304,17 @@ class AggregatorNode(Node):
         await self.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
 
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array]]:
-        manifest = passage.manifest
-        codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
-        mean = codec.decode(passage.vector, size).tensors
+        manifest, mean = passage.manifest, self.decode(passage, size)
         if manifest.update is UpdateKind.DELTA:
             mean = {name: np.add(self.tensors[name], value, dtype=value.dtype) for name, value in mean.items()}
         return write_model(manifest.schema, mean), mean
+
+    @staticmethod
+    def decode(passage: Passage, size: int) -> dict[str, Array]:
+        """Decode the sum that arrived to the cohort's mean."""
+        manifest = passage.manifest
+        codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
+        return codec.decode(passage.vector, size).tensors
 
     async def _evaluate(self) -> float | None:
         if self.task is None:

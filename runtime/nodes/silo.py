@@ -121,31 +121,33 @@ class SiloNode(Node):
         if self.task.schema().digest != manifest.schema.digest:
             raise LocalFault(Reason.WRONG_SCHEMA, "the model that was announced is not this task's")
         data = await self._download(manifest)
-        await self.work(self._train, manifest, data, path)
+        await self.work(self._train, manifest, data)
 
-    def _train(self, manifest: Manifest, data: bytes, path: Path) -> None:
+    def _train(self, manifest: Manifest, data: bytes) -> None:
         _, model = read_model(data)
         started = self.clock()
         trained = self.task.train(model, manifest.round)
         self.metrics.phase_took("train", self.clock() - started)
+        self.freeze_update(manifest, _update(manifest, model, trained.tensors), trained.examples)
+        self.metrics.trained(trained.metrics.get("loss", 0.0), trained.examples)
+        self.log.info("trained", round=manifest.round)
+
+    def freeze_update(self, manifest: Manifest, update: dict[str, Array], examples: int) -> None:
+        """Write the round's integers, durably: from here on every attempt sends these."""
         started = self.clock()
-        update = _update(manifest, model, trained.tensors)
         clips = Clips()
-        weight = _weight(trained.examples, manifest)
         body = bytearray()
-        for planes in self._codec(manifest).encode(update, weight=weight, clips=clips):
+        for planes in self._codec(manifest).encode(update, weight=_weight(examples, manifest), clips=clips):
             for plane in planes:
                 body += plane
         for old in self.frozen.glob("*.planes"):
             old.unlink()
-        write_atomically(path, bytes(body))
+        write_atomically(self._path(manifest), bytes(body))
         if self.config.keep_updates:
             kept = self.config.directory / f"update-{manifest.round}.safetensors"
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
-        self.metrics.trained(trained.metrics.get("loss", 0.0), trained.examples)
         self.metrics.clipped(clips.total)
-        self.log.info("trained", round=manifest.round)
 
     async def _download(self, manifest: Manifest) -> bytes:
         aggregator = self.federation.aggregator.name

@@ -1,0 +1,523 @@
+"""One round, protected and not, side by side: the same silos, the same vectors, separate processes, mutual TLS.
+
+Arms, each timed from float32 updates in the silos' memory to the decoded mean in the aggregator's:
+
+floor        each silo streams its float32 bytes to one server, which throws them away
+unprotected  the same, and the server averages them
+protected    encode, mask, submit, through the chain, unmask, decode: the runtime's own nodes, at the semi-honest level
+protected with one hop less
+
+All arms run in turn, several times over, and the medians are compared, so that a noisy machine is noisy for all.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from silomix.models.task import Trained
+from silomix.runtime.config import NodeConfig, Role, load_node
+from silomix.runtime.core.codec import Schema, TensorSpec
+from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.federation import Policy
+from silomix.runtime.core.messages import Manifest
+from silomix.runtime.enrol import init
+from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.modelfile import write_model
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.node import tls_of
+from silomix.runtime.nodes.passage import Passage
+from silomix.runtime.nodes.shuffler import ShufflerNode
+from silomix.runtime.nodes.silo import SiloNode
+from silomix.runtime.transport import Context, Server, channel
+
+PLAIN_MESSAGE_BYTES = 256 << 10
+_PLAIN = "silomix.bench.Plain"
+START_S = 180
+ROUND_S = 300
+
+Vector = npt.NDArray[np.float32]
+
+
+class VectorTask:
+    """A task whose update is a given vector: nothing is trained while the clock runs."""
+
+    def __init__(self, silo: int, parameters: int) -> None:
+        """Make the vector once, from the silo's number."""
+        self.parameters = parameters
+        self.vector: Vector = np.empty(0, np.float32)
+        if silo >= 0:
+            rng = np.random.default_rng(silo)
+            self.vector = rng.random(parameters, np.float32) * np.float32(0.2) - np.float32(0.1)
+
+    def schema(self) -> Schema:
+        """One tensor."""
+        return Schema((TensorSpec("vector", (self.parameters,)),))
+
+    def initial(self) -> dict[str, npt.NDArray[Any]]:
+        """Zeros."""
+        return {"vector": np.zeros(self.parameters, np.float32)}
+
+    def train(self, tensors: Any, round: int) -> Trained:  # noqa: A002 - the protocol's word
+        """Return the vector."""
+        return Trained({"vector": self.vector}, 1, {})
+
+    def evaluate(self, tensors: Any) -> dict[str, float]:
+        """Measure nothing."""
+        return {"accuracy": 0.0, "loss": 0.0}
+
+
+def task(silo: int = -1, parameters: int = 1) -> VectorTask:
+    """Make the task, by the name that the federation file gives it."""
+    return VectorTask(silo, parameters)
+
+
+# --- in the workers ---------------------------------------------------------------------------------------------------
+
+
+def say(**event: Any) -> None:
+    """Tell the parent something."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+class BenchSilo(SiloNode):
+    """A silo that has its update in memory and waits for the start."""
+
+    def __init__(self, config: NodeConfig, task: VectorTask, arm: str) -> None:
+        super().__init__(config, task)
+        self.arm = arm
+        self.gate = asyncio.Event()
+
+    async def _freeze(self, manifest: Manifest) -> None:
+        say(event="ready", arm=self.arm, round=manifest.round)
+        await self.gate.wait()
+        self.gate.clear()
+        assert isinstance(self.task, VectorTask)
+        update = {"vector": self.task.vector}
+        await self.work(self.freeze_update, manifest, update, 1)
+        say(event="encoded", arm=self.arm, t=time.monotonic())
+
+    async def _submit(self, manifest: Manifest) -> None:
+        await super()._submit(manifest)
+        say(event="submitted", arm=self.arm, t=time.monotonic())
+
+
+class BenchAggregator(AggregatorNode):
+    """An aggregator that says when it has the mean."""
+
+    arm = ""
+
+    def _next_model(self, passage: Passage, size: int) -> Any:
+        say(event="arrived", arm=self.arm, t=time.monotonic())
+        mean = self.decode(passage, size)
+        said = float(mean["vector"][:1000].astype(np.float64).sum())
+        say(event="decoded", arm=self.arm, t=time.monotonic(), check=said, size=size)
+        return self.data, self.tensors  # the next round begins with the same model: only the sum is timed
+
+
+class Plain:
+    """What federated learning does without protection: one service that takes float32 vectors in and averages them."""
+
+    def __init__(self, silos: int, parameters: int) -> None:
+        self.silos, self.parameters = silos, parameters
+        self.total = np.zeros(parameters, np.float64)
+        self.came = 0
+        self.lock = asyncio.Lock()
+
+    async def average(self, request: AsyncIterator[bytes], context: Context) -> bytes:
+        """Take one silo's vector in."""
+        vector = np.empty(self.parameters, np.float32)
+        view = vector.view(np.uint8)
+        at = 0
+        async for part in request:
+            view[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        async with self.lock:
+            await asyncio.to_thread(self._add, vector)
+            self.came += 1
+            if self.came == self.silos:
+                mean = (self.total / self.silos).astype(np.float32)
+                check = float(mean[:1000].astype(np.float64).sum())
+                say(event="decoded", arm="unprotected", t=time.monotonic(), check=check, size=self.silos)
+                self.total[:] = 0
+                self.came = 0
+        return b""
+
+    def _add(self, vector: Vector) -> None:
+        self.total += vector
+
+    async def discard(self, request: AsyncIterator[bytes], context: Context) -> bytes:
+        """Take one silo's bytes in and throw them away."""
+        async for _ in request:
+            pass
+        self.came += 1
+        if self.came == self.silos:
+            say(event="decoded", arm="floor", t=time.monotonic(), check=0.0, size=self.silos)
+            self.came = 0
+        return b""
+
+
+async def _serve_plain(home: Path, silos: int, parameters: int) -> None:
+    config = load_node(home / "aggregator")
+    plain = Plain(silos, parameters)
+    server = Server("127.0.0.1:0", tls_of(config))
+    handlers: dict[str, Any] = {
+        "Average": grpc.stream_unary_rpc_method_handler(plain.average),
+        "Discard": grpc.stream_unary_rpc_method_handler(plain.discard),
+    }
+    server.add_generic(grpc.method_handlers_generic_handler(_PLAIN, handlers))
+    await server.start()
+    say(event="ready", arm="plain", port=server.port)
+    async for command in _commands():
+        if command["do"] == "stop":
+            break
+    say(event="peak", role="plain", mib=_peak_mib())
+    await server.stop(0)
+
+
+async def _plain_parts(vector: Vector) -> AsyncIterator[bytes]:
+    raw = vector.view(np.uint8).data
+    for start in range(0, len(raw), PLAIN_MESSAGE_BYTES):
+        yield bytes(raw[start : start + PLAIN_MESSAGE_BYTES])
+
+
+async def _commands() -> AsyncIterator[dict[str, Any]]:
+    """Read the parent's commands; the end of the input is a command to stop."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        yield json.loads(line)
+    yield {"do": "stop"}
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def _silos(homes: dict[str, Path], names: list[str], parameters: int, port: int) -> None:
+    """Run some silos of every arm in one process."""
+    tasks = {name: VectorTask(int(name.partition("-")[2]) - 1, parameters) for name in names}
+    nodes = [BenchSilo(load_node(home / name), tasks[name], arm) for arm, home in homes.items() for name in names]
+    running = [asyncio.create_task(node.run()) for node in nodes]
+    tls = {name: tls_of(load_node(next(iter(homes.values())) / name)) for name in names}
+    lines = {name: channel(f"127.0.0.1:{port}", "aggregator", tls[name]) for name in names}
+    for line in lines.values():
+        await line.channel_ready()
+    say(event="ready", arm="plain")
+    async for command in _commands():
+        if command["do"] == "stop":
+            break
+        arm = command["arm"]
+        if arm in homes:
+            for node in nodes:
+                if node.arm == arm:
+                    node.gate.set()
+            continue
+        method = f"/{_PLAIN}/{'Average' if arm == 'unprotected' else 'Discard'}"
+        calls: dict[str, Any] = {name: lines[name].stream_unary(method) for name in names}
+        await asyncio.gather(*(calls[name](_plain_parts(tasks[name].vector)) for name in names))
+    say(event="peak", role="silo", mib=_peak_mib())
+    for node in nodes:
+        node.stopping.set()
+    await asyncio.gather(*running, return_exceptions=True)
+    for line in lines.values():
+        await line.close()
+
+
+async def _node(home: Path, name: str, arm: str, role: str) -> None:
+    config = load_node(home / name)
+    node = BenchAggregator(config) if role == "aggregator" else ShufflerNode(config)
+    if isinstance(node, BenchAggregator):
+        node.arm = arm
+    running = asyncio.create_task(node.run())
+    async for command in _commands():
+        if command["do"] == "stop":
+            break
+    place = f"hop {config.federation.chain.index(name) + 1}" if role == "shuffler" else role
+    say(event="peak", role=place, arm=arm, mib=_peak_mib())
+    node.stopping.set()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def worker(argv: list[str]) -> None:
+    """Be one of the benchmark's processes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("silos", "node", "plain"))
+    parser.add_argument("spec", type=json.loads)
+    args = parser.parse_args(argv)
+    spec = args.spec
+    if args.kind == "plain":
+        asyncio.run(_serve_plain(Path(spec["home"]), spec["silos"], spec["parameters"]))
+    elif args.kind == "node":
+        asyncio.run(_node(Path(spec["home"]), spec["name"], spec["arm"], spec["role"]))
+    else:
+        homes = {arm: Path(home) for arm, home in spec["homes"].items()}
+        asyncio.run(_silos(homes, spec["names"], spec["parameters"], spec["port"]))
+
+
+# --- in the parent ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Worker:
+    """One process of the benchmark, and the line to it."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+
+    def tell(self, **command: Any) -> None:
+        """Send a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write((json.dumps(command) + "\n").encode())
+
+
+class Bench:
+    """The parent: starts the processes, gives the starts, collects the times."""
+
+    def __init__(self, silos: int, parameters: int, hops: int, precision: int, per_process: int) -> None:
+        self.silos, self.parameters, self.hops, self.precision = silos, parameters, hops, precision
+        self.per_process = per_process
+        self.directory = Path(tempfile.mkdtemp(prefix="silomix-bench-"))
+        self.workers: list[Worker] = []
+        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._readers: list[asyncio.Task[None]] = []
+        self.ready: dict[str, int] = {}
+
+    @property
+    def protected(self) -> dict[str, int]:
+        """The protected arms by name, with their hops."""
+        arms = {"protected": self.hops}
+        if self.hops > 1:
+            arms["one_hop_less"] = self.hops - 1
+        return arms
+
+    def write(self, rounds: int) -> dict[str, Path]:
+        """Write a federation for each protected arm."""
+        homes = {}
+        for arm, hops in self.protected.items():
+            home = self.directory / arm
+            policy = Policy(
+                task="silomix.runtime.bench_round:task",
+                task_options={"parameters": self.parameters},
+                rounds=rounds,
+                precision=self.precision,
+                deadline_s=ROUND_S * 10,
+                release_s=ROUND_S * 10,
+            )
+            init(
+                home,
+                self.silos,
+                hops,
+                name=arm.replace("_", "-"),
+                policy=policy,
+                settings={Role.AGGREGATOR: {"initial_model": INITIAL_MODEL}},
+            )
+            model = VectorTask(-1, self.parameters)
+            (home / "aggregator" / INITIAL_MODEL).write_bytes(write_model(model.schema(), model.initial()))
+            homes[arm] = home
+        return homes
+
+    async def start(self, kind: str, name: str, spec: dict[str, Any]) -> Worker:
+        """Start one process."""
+        log = self.directory / f"{name}.log"
+        with open(log, "wb") as err:  # noqa: ASYNC230 - opened to be given away
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                "import sys; from silomix.runtime.bench_round import worker; worker(sys.argv[1:])",
+                kind,
+                json.dumps(spec),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=err,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
+            )
+        worker = Worker(process, log)
+        self.workers.append(worker)
+        self._readers.append(asyncio.create_task(self._read(worker)))
+        return worker
+
+    async def _read(self, worker: Worker) -> None:
+        assert worker.process.stdout is not None
+        async for line in worker.process.stdout:
+            event = json.loads(line)
+            if event["event"] == "ready":
+                self.ready[event["arm"]] = self.ready.get(event["arm"], 0) + 1
+            await self.events.put(event)
+
+    async def until(self, holds: Any, timeout_s: float) -> list[dict[str, Any]]:
+        """Collect events until a condition holds; fail with a worker's log if one has died."""
+        seen: list[dict[str, Any]] = []
+        deadline = time.monotonic() + timeout_s
+        while not holds(seen):
+            try:
+                seen.append(await asyncio.wait_for(self.events.get(), 1.0))
+            except TimeoutError:
+                for w in self.workers:
+                    if w.process.returncode not in (None, 0):
+                        tail = w.log.read_text(errors="replace")[-2000:]
+                        raise UserError(f"a process of the benchmark died:\n{tail}") from None
+                if time.monotonic() > deadline:
+                    raise UserError(f"the benchmark did not get on within {timeout_s:.0f} s") from None
+        return seen
+
+    async def run(self, repeats: int, console: Console) -> dict[str, Any]:
+        """Run everything and return the figures."""
+        homes = self.write(repeats + 1)
+        names = [f"silo-{i:0{max(2, len(str(self.silos)))}}" for i in range(1, self.silos + 1)]
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        )
+        arms = ["floor", "unprotected", *homes]
+        times: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
+        with bar:
+            task = bar.add_task("starting processes", total=(repeats + 1) * len(arms))
+            plain_spec = {"home": str(homes["protected"]), "silos": self.silos, "parameters": self.parameters}
+            await self.start("plain", "plain", plain_spec)
+            first = await self.until(lambda seen: bool(seen), START_S)
+            for arm, home in homes.items():
+                for hop in range(1, self.protected[arm] + 1):
+                    spec = {"home": str(home), "name": f"shuffler-{hop}", "arm": arm, "role": "shuffler"}
+                    await self.start("node", f"{arm}-shuffler-{hop}", spec)
+                spec = {"home": str(home), "name": "aggregator", "arm": arm, "role": "aggregator"}
+                await self.start("node", f"{arm}-aggregator", spec)
+            groups = [names[i : i + self.per_process] for i in range(0, len(names), self.per_process)]
+            clients = []
+            for i, group in enumerate(groups):
+                shared: dict[str, Any] = {
+                    "homes": {arm: str(home) for arm, home in homes.items()},
+                    "names": group,
+                    "parameters": self.parameters,
+                    "port": first[0]["port"],
+                }
+                clients.append(await self.start("silos", f"silos-{i}", shared))
+            await self.until(lambda _: self.ready.get("plain", 0) == 1 + len(groups), START_S)
+            for lap in range(repeats + 1):
+                for arm in arms:
+                    bar.update(task, description=arm)
+                    if arm in homes:
+                        await self.until(partial(self._all_ready, arm, lap), START_S)
+                    figures = await self._lap(arm, clients)
+                    if lap:  # the first lap warms everything up
+                        times[arm].append(figures)
+                    bar.advance(task)
+            peaks = await self._stop()
+        return self._result(times, peaks, homes)
+
+    def _all_ready(self, arm: str, lap: int, _: object) -> bool:
+        return self.ready.get(arm, 0) >= self.silos * (lap + 1)
+
+    async def _lap(self, arm: str, clients: list[Worker]) -> dict[str, float]:
+        start = time.monotonic()
+        for client in clients:
+            client.tell(do="go", arm=arm)
+        seen = await self.until(lambda s: any(e["event"] == "decoded" and e["arm"] == arm for e in s), ROUND_S)
+        mine = [e for e in seen if e.get("arm") == arm]
+        end = next(e for e in mine if e["event"] == "decoded")
+        figures = {"seconds": end["t"] - start, "check": end["check"]}
+        for phase in ("encoded", "submitted", "arrived"):
+            if at := [e["t"] - start for e in mine if e["event"] == phase]:
+                figures[phase] = max(at)
+        return figures
+
+    async def _stop(self) -> dict[str, float]:
+        for worker in self.workers:
+            worker.tell(do="stop")
+        seen = await self.until(lambda s: sum(e["event"] == "peak" for e in s) == len(self.workers), START_S)
+        peaks: dict[str, float] = {}
+        for e in seen:
+            if e["event"] == "peak" and e.get("arm", "protected") == "protected":
+                peaks[e["role"]] = max(peaks.get(e["role"], 0.0), e["mib"])
+        return peaks
+
+    async def close(self) -> None:
+        """End every process and clean up."""
+        for worker in self.workers:
+            if worker.process.returncode is None:
+                worker.process.kill()
+        await asyncio.gather(*(w.process.wait() for w in self.workers))
+        for reader in self._readers:
+            reader.cancel()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _result(
+        self, times: dict[str, list[dict[str, float]]], peaks: dict[str, float], homes: dict[str, Path]
+    ) -> dict[str, Any]:
+        seconds = {arm: median(t["seconds"] for t in laps) for arm, laps in times.items()}
+        bodies = [json.loads(p.read_text()) for p in homes["protected"].glob("silo-*/state/last-body.json")]
+        laps = times["protected"]
+        marks = {phase: median(t[phase] for t in laps) for phase in ("encoded", "submitted", "arrived")}
+        return {
+            "silos": self.silos,
+            "parameters": self.parameters,
+            "hops": self.hops,
+            "repeats": len(laps),
+            "seconds": seconds,
+            "protected_vs_unprotected": seconds["protected"] / seconds["unprotected"],
+            "unprotected_vs_floor": seconds["unprotected"] / seconds["floor"],
+            "third_hop_overhead": seconds["protected"] / seconds["one_hop_less"] - 1
+            if "one_hop_less" in seconds
+            else None,
+            "bits_per_parameter": max(b["bits_per_parameter"] for b in bodies),
+            "mean_error": abs(times["protected"][0]["check"] - times["unprotected"][0]["check"]) / 1000,
+            "phases": {
+                "encode": marks["encoded"],
+                "mask_and_submit": marks["submitted"] - marks["encoded"],
+                "release": marks["arrived"] - marks["submitted"],
+                "decode": seconds["protected"] - marks["arrived"],
+            },
+            "peak_mib": peaks,
+            "model_mib": self.parameters * 4 / (1 << 20),
+        }
+
+
+def bench_round(
+    silos: int, parameters: int, hops: int, precision: int, repeats: int, per_process: int, as_json: bool
+) -> int:
+    """Run the benchmark and print it."""
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    result = asyncio.run(_bench(silos, parameters, hops, precision, repeats, per_process, console))
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+        return 0
+    table = Table(title=f"{silos} silos, {parameters:,} parameters, {hops} hops, mutual TLS, separate processes")
+    for column in ("arm", "seconds", "x unprotected"):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    for arm, value in result["seconds"].items():
+        table.add_row(arm.replace("_", " "), f"{value:.2f}", f"{value / result['seconds']['unprotected']:.2f}")
+    out = Console()
+    out.print(table)
+    out.print("phases of the protected round: " + ", ".join(f"{k} {v:.2f} s" for k, v in result["phases"].items()))
+    out.print(f"{result['bits_per_parameter']:.3f} bits per parameter on the wire")
+    out.print("peak MiB: " + ", ".join(f"{k} {v:.0f}" for k, v in result["peak_mib"].items()))
+    return 0
+
+
+async def _bench(
+    silos: int, parameters: int, hops: int, precision: int, repeats: int, per_process: int, console: Console
+) -> dict[str, Any]:
+    bench = Bench(silos, parameters, hops, precision, per_process)
+    try:
+        return await bench.run(repeats, console)
+    finally:
+        await bench.close()

@@ -1,0 +1,384 @@
+"""Protocol section 5: each field of each message is checked by whoever reads it, and refused for the right reason."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+from tests.core.federations import (
+    AGGREGATOR,
+    OTHER_MODEL,
+    SCHEMA,
+    cohort,
+    federation,
+    fence,
+    flipped,
+    header,
+    headers,
+    identity,
+    known,
+    manifest,
+    private,
+    round_key,
+    signed,
+)
+
+from silomix.runtime.core.codec import Schema, TensorSpec
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Federation, Granularity, Member, UpdateKind
+from silomix.runtime.core.identity import Identity, verify
+from silomix.runtime.core.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.rules import check_cohort, check_header, check_manifest
+
+F = federation()
+M = manifest(F, attempt=2)
+
+
+def refused(check: Callable[[], None]) -> Reason:
+    with pytest.raises(PeerFault) as caught:
+        check()
+    return caught.value.reason
+
+
+# The manifest
+
+Case = tuple[str, Any, Reason | None]
+"""A field, another value, and the reason when the aggregator itself signed it; none where only a silo can tell."""
+
+KEY = M.hop_keys[0]
+OWN = round_key(F, AGGREGATOR, "", 1)
+
+
+def key_0(**changes: Any) -> tuple[RoundKey, ...]:
+    return (replace(KEY, **changes), *M.hop_keys[1:])
+
+
+def key_0_signed(**changes: Any) -> tuple[RoundKey, ...]:
+    """The first key with changes that its owner has signed."""
+    return (replace(KEY, **changes).signed(identity(KEY.hop), F.digest), *M.hop_keys[1:])
+
+
+CASES: list[Case] = [
+    ("federation", bytes(32), Reason.WRONG_FEDERATION),
+    ("federation", b"", Reason.WRONG_FEDERATION),
+    ("round", 0, Reason.MALFORMED),
+    ("round", 2, Reason.WRONG_ROUND),
+    ("round", F.policy.rounds + 1, Reason.WRONG_ROUND),
+    ("round", 1 << 63, Reason.WRONG_ROUND),
+    ("attempt", 0, Reason.MALFORMED),
+    ("attempt", 3, None),
+    ("model", OTHER_MODEL, None),
+    ("schema", Schema((*SCHEMA.tensors, TensorSpec("c", (1,)))), Reason.BAD_BOUND),
+    ("schema", Schema((TensorSpec("a", (6,)), SCHEMA.tensors[1])), None),
+    ("plan", replace(F.plan, moduli=(509, 512)), Reason.WRONG_PLAN),
+    ("bounds", (1.0,), Reason.BAD_BOUND),
+    ("bounds", (1.0, 1.0, 1.0), Reason.BAD_BOUND),
+    *(("bounds", (1.0, b), Reason.BAD_BOUND) for b in (0.0, -1.0, nan, inf, 1.5)),
+    ("update", UpdateKind.WEIGHTS, Reason.WRONG_POLICY),
+    ("granularity", Granularity.NONE, Reason.WRONG_POLICY),
+    ("chain", (), Reason.WRONG_CHAIN),
+    ("chain", ("hop-1",), Reason.WRONG_CHAIN),
+    ("chain", ("hop-1", "hop-1"), Reason.WRONG_CHAIN),
+    ("chain", ("hop-1", "nobody"), Reason.WRONG_CHAIN),
+    ("chain", ("hop-1", "silo-1"), Reason.WRONG_CHAIN),
+    ("chain", ("hop-1", AGGREGATOR), Reason.WRONG_CHAIN),
+    ("chain", ("hop-1", "hop-3"), Reason.WRONG_KEYS),
+    ("chain", ("hop-2", "hop-1"), Reason.WRONG_KEYS),
+    ("hop_keys", (), Reason.WRONG_KEYS),
+    ("hop_keys", M.hop_keys[1:], Reason.WRONG_KEYS),
+    ("hop_keys", (*M.hop_keys, M.hop_keys[0]), Reason.WRONG_KEYS),
+    ("hop_keys", (M.hop_keys[1], M.hop_keys[0], *M.hop_keys[2:]), Reason.WRONG_KEYS),
+    ("hop_keys", key_0(hop="hop-3"), Reason.WRONG_KEYS),
+    ("hop_keys", key_0(silo="silo-2"), Reason.WRONG_KEYS),
+    ("hop_keys", key_0(silo=""), Reason.WRONG_KEYS),
+    ("hop_keys", key_0(round=2), Reason.WRONG_ROUND),
+    ("hop_keys", key_0_signed(round=2), Reason.WRONG_ROUND),
+    ("hop_keys", key_0(public_key=bytes(32)), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0(public_key=OWN.public_key), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0_signed(public_key=bytes(31)), Reason.WRONG_LENGTH),
+    ("hop_keys", key_0(last_released=1), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0_signed(last_released=2), Reason.WRONG_ROUND),
+    ("hop_keys", key_0(signature=flipped(KEY.signature)), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0(signature=b""), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0(signature=identity(AGGREGATOR).sign(KEY.digest(F.digest))), Reason.BAD_SIGNATURE),
+    ("aggregator_key", None, Reason.WRONG_KEYS),
+    ("aggregator_key", KEY, Reason.WRONG_KEYS),
+    ("aggregator_key", replace(OWN, silo="silo-1"), Reason.WRONG_KEYS),
+    ("aggregator_key", replace(OWN, public_key=KEY.public_key), Reason.BAD_SIGNATURE),
+    ("aggregator_key", round_key(F, AGGREGATOR, "", 2), Reason.WRONG_ROUND),
+    ("aggregator_key", round_key(F, AGGREGATOR, "", 1, 1), Reason.WRONG_ROUND),
+    ("group_size", 3, Reason.WRONG_POLICY),
+    ("invited", ("silo-1", "silo-2", "silo-4", "silo-3"), Reason.MALFORMED),
+    ("invited", ("silo-1", "silo-2", "silo-3", "silo-3"), Reason.MALFORMED),
+    ("invited", ("hop-1", "silo-1", "silo-2"), Reason.UNKNOWN_PEER),
+    ("invited", ("silo-1", "silo-2"), Reason.COHORT_TOO_SMALL),
+    ("invited", ("silo-1", "silo-2", "silo-3"), Reason.WRONG_KEYS),
+    ("minimum_cohort", 2, Reason.WRONG_POLICY),
+    ("minimum_cohort", 5, Reason.COHORT_TOO_SMALL),
+    ("chunk_parameters", 5, Reason.WRONG_POLICY),
+    ("deadline_s", 61, Reason.WRONG_POLICY),
+    ("fences", (fence(F, "silo-1", 1, 1),), Reason.UNKNOWN_PEER),
+    ("fences", (fence(F, "hop-3", 2, 1),), Reason.WRONG_ROUND),
+    ("fences", (fence(F, "hop-3", 1, 2),), Reason.WRONG_ATTEMPT),
+    ("fences", (fence(F, "hop-3", 1, 0),), Reason.WRONG_ATTEMPT),
+    ("fences", (replace(fence(F, "hop-3", 1, 1), hop="hop-2"),), Reason.BAD_SIGNATURE),
+    ("fences", (replace(fence(F, "hop-3", 1, 1), signature=bytes(64)),), Reason.BAD_SIGNATURE),
+    ("fences", (fence(F, "hop-3", 1, 1), fence(F, "hop-2", 1, 1)), Reason.MALFORMED),
+    ("fences", (fence(F, "hop-3", 1, 1), fence(F, "hop-3", 1, 1)), Reason.MALFORMED),
+    ("fences", (fence(F, "hop-3", 1, 1),), None),
+    ("signature", bytes(64), Reason.BAD_SIGNATURE),
+]
+BEFORE_THE_SIGNATURE = {("federation", Reason.WRONG_FEDERATION), ("round", Reason.MALFORMED)}
+
+cases = pytest.mark.parametrize(("name", "value", "reason"), CASES)
+F_MINIMUM = federation(minimum_hops=2)
+
+
+def test_what_an_honest_aggregator_signs_is_accepted() -> None:
+    check_manifest(M, F)
+    check_manifest(manifest(F, minimum_cohort=4), F)
+    three = ("silo-1", "silo-3", "silo-4")
+    check_manifest(manifest(F, invited=three), F)
+    check_manifest(manifest(F, chain=("hop-3", "hop-1", "hop-2")), F)
+
+
+def test_every_field_has_a_case() -> None:
+    assert {name for name, _, _ in CASES} == {f.name for f in fields(Manifest)}
+
+
+def in_federation(name: str, value: Any) -> tuple[Manifest, Federation]:
+    """A chain is tried where the policy wants two hops; everything else in the usual federation."""
+    if name != "chain":
+        return replace(M, **{name: value}), F
+    return replace(manifest(F_MINIMUM, attempt=2), chain=value), F_MINIMUM
+
+
+@cases
+def test_an_aggregator_that_lies_is_refused(name: str, value: Any, reason: Reason | None) -> None:
+    altered, f = in_federation(name, value)
+    if name != "signature":
+        altered = altered.signed(identity(AGGREGATOR))
+    if reason is None:
+        check_manifest(altered, f)
+    else:
+        assert refused(lambda: check_manifest(altered, f)) is reason
+
+
+@cases
+def test_what_was_altered_in_transit_is_refused(name: str, value: Any, reason: Reason | None) -> None:
+    altered, f = in_federation(name, value)
+    found = refused(lambda: check_manifest(altered, f))
+    early = (name, reason) in BEFORE_THE_SIGNATURE or altered.round > f.policy.rounds
+    assert found is (reason if early or altered.attempt < 1 else Reason.BAD_SIGNATURE)
+
+
+@pytest.mark.parametrize("signer", ["hop-1", "silo-1"])
+def test_nobody_but_the_aggregator_signs_a_manifest(signer: str) -> None:
+    assert refused(lambda: check_manifest(M.signed(identity(signer)), F)) is Reason.BAD_SIGNATURE
+
+
+OTHER_PLANS = {
+    "n_max": 5,
+    "precision": 3,
+    "encoding": Encoding.UNARY,
+    "level": Level.TRUSTED,
+    "weight_levels": 2,
+    "headroom": 1,
+    "quantiser": Quantiser.INT8,
+    "moduli": F.plan.moduli[::-1],
+}
+
+
+def test_every_field_of_the_plan_is_compared() -> None:
+    assert set(OTHER_PLANS) == {f.name for f in fields(Plan)}
+    for name, value in OTHER_PLANS.items():
+        changed: dict[str, Any] = {name: value}
+        altered = replace(M, plan=replace(F.plan, **changed)).signed(identity(AGGREGATOR))
+        assert refused(lambda m=altered: check_manifest(m, F)) is Reason.WRONG_PLAN, name  # type: ignore[misc]
+
+
+def test_no_field_can_change_without_the_digest() -> None:
+    """A manifest's digest names it everywhere, so every field must be in it."""
+    for name, value, _ in CASES:
+        altered = replace(M, **{name: value})
+        assert (altered.digest == M.digest) is (name == "signature"), name
+    assert M.digest == replace(M, signature=b"").digest
+
+
+def test_trusted_federations_have_no_keys_and_no_seeds() -> None:
+    f = federation(level=Level.TRUSTED)
+    m = manifest(f)
+    check_manifest(m, f)
+    check_header(header(m, "silo-1"), m, f)
+    for changes in ({"hop_keys": (round_key(f, "hop-1", "silo-1", 1),)}, {"aggregator_key": OWN}):
+        altered = manifest(f, **changes)
+        assert refused(lambda m=altered: check_manifest(m, f)) is Reason.WRONG_KEYS  # type: ignore[misc]
+    seeded = replace(header(m, "silo-1"), seeds=header(M, "silo-1").seeds).signed(identity("silo-1"))
+    assert refused(lambda: check_header(seeded, m, f)) is Reason.WRONG_KEYS
+
+
+def test_a_federation_file_differs_in_its_digest_by_every_fact() -> None:
+    policy = replace(F.policy, deadline_s=61)
+    shufflers, silos = F.shufflers, F.silos
+    others = [
+        replace(F, name="another"),
+        replace(F, anchor=b"x"),
+        replace(F, policy=policy),
+        replace(F, chain=("hop-2", "hop-1")),
+        replace(F, aggregator=Member(AGGREGATOR, identity("silo-1").public, "a:1")),
+        replace(F, silos=silos[1:]),
+        replace(F, silos=(replace(silos[0], key=identity("x").public), *silos[1:])),
+        replace(F, shufflers=(replace(shufflers[0], address="elsewhere:1"), *shufflers[1:])),
+        replace(F, shufflers=(*shufflers, silos[0]), silos=silos[1:]),
+    ]
+    assert len({f.digest for f in (F, *others)}) == len(others) + 1
+
+
+# Headers
+
+H = header(M, "silo-1")
+SEEDS = H.seeds
+
+
+def seed_0(**changes: Any) -> tuple[SealedSeed, ...]:
+    return (replace(SEEDS[0], **changes), *SEEDS[1:])
+
+
+HEADERS: list[Case] = [
+    ("silo", "silo-2", Reason.BAD_SIGNATURE),
+    ("silo", "nobody", Reason.UNKNOWN_PEER),
+    ("silo", "hop-1", Reason.NOT_INVITED),
+    ("silo", AGGREGATOR, Reason.NOT_INVITED),
+    ("manifest", manifest(F, attempt=3).digest, Reason.WRONG_MANIFEST),
+    ("manifest", b"", Reason.WRONG_MANIFEST),
+    ("seeds", (), Reason.WRONG_KEYS),
+    ("seeds", SEEDS[:-1], Reason.WRONG_KEYS),
+    ("seeds", SEEDS[1:], Reason.WRONG_KEYS),
+    ("seeds", (*SEEDS, SEEDS[0]), Reason.WRONG_KEYS),
+    ("seeds", (SEEDS[1], SEEDS[0], SEEDS[2]), Reason.WRONG_KEYS),
+    ("seeds", seed_0(recipient="hop-3"), Reason.WRONG_KEYS),
+    ("seeds", seed_0(sealed=SEEDS[0].sealed[1:]), Reason.WRONG_LENGTH),
+    ("seeds", seed_0(sealed=SEEDS[0].sealed + b"x"), Reason.WRONG_LENGTH),
+    ("seeds", seed_0(commitment=b""), Reason.WRONG_LENGTH),
+    ("chunks", 0, Reason.WRONG_LENGTH),
+    ("chunks", 1, Reason.WRONG_LENGTH),
+    ("chunks", 3, Reason.WRONG_LENGTH),
+    ("signature", bytes(64), Reason.BAD_SIGNATURE),
+    ("signature", b"", Reason.BAD_SIGNATURE),
+]
+
+
+def test_an_honest_header_is_accepted() -> None:
+    check_header(H, M, F)
+    assert {name for name, _, _ in HEADERS} == {f.name for f in fields(Header)}
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), HEADERS)
+def test_an_altered_header_is_refused(name: str, value: Any, reason: Reason) -> None:
+    altered = replace(H, **{name: value})
+    assert refused(lambda: check_header(altered, M, F)) is reason
+    if name not in ("silo", "signature"):  # the silo itself may lie about the rest
+        assert refused(lambda: check_header(altered.signed(identity("silo-1")), M, F)) is reason
+
+
+def test_seeds_cannot_be_exchanged_by_whoever_passes_them_on() -> None:
+    for changes in ({"sealed": flipped(SEEDS[0].sealed)}, {"commitment": bytes(32)}):
+        altered = replace(H, seeds=seed_0(**changes))
+        assert refused(lambda h=altered: check_header(h, M, F)) is Reason.BAD_SIGNATURE  # type: ignore[misc]
+
+
+def test_a_silo_that_is_not_invited_is_refused() -> None:
+    m = manifest(F, invited=("silo-1", "silo-2", "silo-3"))
+    assert refused(lambda: check_header(header(m, "silo-4"), m, F)) is Reason.NOT_INVITED
+
+
+# Cohorts
+
+ALL = headers(M, F)
+KNOWN = known(ALL)
+C = cohort(M, ALL)
+PARTS = C.participants
+
+
+def test_an_honest_cohort_is_accepted() -> None:
+    check_cohort(C, M, F, KNOWN)
+    check_cohort(cohort(M, ALL[1:]), M, F, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ((), Reason.COHORT_TOO_SMALL),
+        (PARTS[:1], Reason.COHORT_TOO_SMALL),
+        (PARTS[:2], Reason.COHORT_TOO_SMALL),
+        (PARTS[::-1], Reason.MALFORMED),
+        ((PARTS[0], PARTS[0], PARTS[1]), Reason.MALFORMED),
+        ((Participant("hop-1", PARTS[0].header), *PARTS[1:]), Reason.NOT_INVITED),
+        ((*PARTS[:3], Participant("silo-4", header(M, "silo-4", 1).digest)), Reason.WRONG_SEQUENCE),
+        # One silo's masks under three names: what is left would be that silo's own update.
+        (tuple(replace(p, header=PARTS[0].header) for p in PARTS[:3]), Reason.WRONG_SEQUENCE),
+        ((replace(PARTS[0], header=PARTS[3].header), *PARTS[1:3]), Reason.WRONG_SEQUENCE),
+    ],
+)
+def test_hop_1_cannot_lie_about_a_cohort(parts: tuple[Participant, ...], reason: Reason) -> None:
+    assert refused(lambda: check_cohort(signed(Cohort(M.digest, parts), "hop-1"), M, F, KNOWN)) is reason
+
+
+@pytest.mark.parametrize("signer", ["hop-2", AGGREGATOR, "silo-1"])
+def test_nobody_but_hop_1_signs_a_cohort(signer: str) -> None:
+    assert refused(lambda: check_cohort(signed(C, signer), M, F, KNOWN)) is Reason.BAD_SIGNATURE
+
+
+def test_a_cohort_of_another_attempt_is_refused() -> None:
+    other = manifest(F, attempt=3)
+    assert refused(lambda: check_cohort(C, other, F, KNOWN)) is Reason.WRONG_MANIFEST
+
+
+def test_a_cohort_altered_in_transit_is_refused() -> None:
+    assert refused(lambda: check_cohort(replace(C, participants=PARTS[:3]), M, F, KNOWN)) is Reason.BAD_SIGNATURE
+
+
+@pytest.mark.parametrize("policy", [3, 4])
+def test_the_larger_of_both_minima_holds(policy: int) -> None:
+    f = federation(minimum_cohort=policy)
+    m = manifest(f, minimum_cohort=4)
+    of = headers(m, f)
+    check_cohort(cohort(m, of), m, f, known(of))
+    assert refused(lambda: check_cohort(cohort(m, of[:3]), m, f, known(of))) is Reason.COHORT_TOO_SMALL
+
+
+def test_three_silos_are_the_least_whatever_a_policy_says() -> None:
+    f = federation(minimum_cohort=1)
+    m = manifest(f)
+    of = headers(m, f)
+    assert refused(lambda: check_cohort(cohort(m, of[:2]), m, f, known(of))) is Reason.COHORT_TOO_SMALL
+
+
+# Identities
+
+
+def test_a_signature_is_refused_and_never_crashes() -> None:
+    key, what = identity("silo-1").public, bytes(32)
+    good = identity("silo-1").sign(what)
+    verify(key, what, good, "silo-1")
+    for bad in (
+        (key, bytes(31), good),
+        (key, what, good[:-1]),
+        (key, what, b""),
+        (b"", what, good),
+        (key[:5], what, good),
+    ):
+        with pytest.raises(PeerFault) as caught:
+            verify(*bad, "silo-1")
+        assert caught.value.reason is Reason.BAD_SIGNATURE
+        assert caught.value.details["peer"] == "silo-1"
+
+
+def test_an_identity_prints_its_name_and_no_more() -> None:
+    secret = private("x", "y", 1)
+    shown = repr(Identity("silo-1", secret)) + str(Identity("silo-1", secret))
+    assert "silo-1" in shown
+    assert secret.value.hex() not in shown
+    assert repr(secret.value) not in shown
