@@ -58,8 +58,8 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
         status = asyncio.run(_run(home, console))
         summary: dict[str, Any] = {
             "rounds": len(status.history),
-            "accuracy": status.history[-1].accuracy if status.history else None,
-            "accuracy_by_round": [done.accuracy for done in status.history],
+            "accuracy": status.history[-1].score if status.history else None,
+            "accuracy_by_round": [done.score for done in status.history],
             "cohort": status.cohort,
             "silos": silos,
             "hops": shufflers,

@@ -79,7 +79,7 @@ def rounds_table(status: services_pb2.GetStatusResponse) -> Table:
     for name in ("round", "cohort", "attempts", "seconds", "bits/parameter", "accuracy"):
         table.add_column(name, justify="right")
     for done in list(status.history)[-SHOWN_ROUNDS:]:
-        accuracy = f"{done.accuracy:.3f}" if done.HasField("accuracy") else "-"
+        accuracy = f"{done.score:.3f}" if done.HasField("score") else "-"
         table.add_row(
             str(done.round),
             str(done.cohort),

@@ -14,8 +14,9 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import Federation
+from silomix.runtime.enrol import peer_name_from_cert
 from silomix.v1 import services_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -110,13 +111,18 @@ class Server:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
-        if tls is None:
-            self.port = self._server.add_insecure_port(listen)
-        else:
-            credentials = grpc.ssl_server_credentials(
-                [(tls.key, tls.certificate)], tls.anchor, require_client_auth=True
-            )
-            self.port = self._server.add_secure_port(listen, credentials)
+        try:
+            if tls is None:
+                self.port = self._server.add_insecure_port(listen)
+            else:
+                credentials = grpc.ssl_server_credentials(
+                    [(tls.key, tls.certificate)], tls.anchor, require_client_auth=True
+                )
+                self.port = self._server.add_secure_port(listen, credentials)
+        except RuntimeError:
+            raise UserError(
+                f"cannot listen on {listen}: another process has the port, or the address is not this host's"
+            ) from None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
         """Add a service by its generated registration function."""
@@ -146,8 +152,7 @@ def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
         given = dict(context.invocation_metadata() or ())
         name = str(given.get(INSECURE_NAME, ""))
     else:
-        names = list(context.auth_context().get("x509_common_name", []))
-        name = names[0].decode() if len(names) == 1 else ""
+        name = peer_name_from_cert(context.auth_context())
     return federation.member(name).name
 
 

@@ -376,7 +376,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
         return record
 
-    for name in ("codec", "demo", "warm"):
+    for name in ("codec", "warm"):
         setattr(fake, name, recorder(name))
     monkeypatch.setitem(sys.modules, "silomix.runtime.bench", fake)
     return seen
@@ -386,17 +386,13 @@ def test_commands_reach_their_handlers(calls: list[tuple[object, ...]]) -> None:
     argv: list[list[str]] = [
         ["bench", "codec"],
         ["bench", "codec", "--parameters", "7", "--silos", "3", "--precision", "2", "--json"],
-        ["demo"],
-        ["demo", "--json"],
         ["warm"],
         ["warm", "--json"],
     ]
-    assert [cli.main(a) for a in argv] == [0] * 6
+    assert [cli.main(a) for a in argv] == [0] * 4
     assert calls == [
         ("codec", 11_237_432, 10, 4, False),
         ("codec", 7, 3, 2, True),
-        ("demo", False),
-        ("demo", True),
         ("warm", False),
         ("warm", True),
     ]
@@ -425,8 +421,8 @@ def test_how_a_command_ends(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys.modules["silomix.runtime.bench"], "demo", raising(error))
-    assert cli.main(["demo"]) == code
+    monkeypatch.setattr(sys.modules["silomix.runtime.bench"], "warm", raising(error))
+    assert cli.main(["warm"]) == code
     err = capsys.readouterr().err
     assert (said in err and err.count("\n") == 1) if said else err == ""
     assert calls == []

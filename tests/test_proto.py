@@ -52,6 +52,8 @@ def message_items(path: Location, name: str, message: DescriptorProto) -> Iterat
     for i, field in enumerate(message.field):
         yield (*path, DescriptorProto.FIELD_FIELD_NUMBER, i), f"{name}.{field.name}"
     for i, oneof in enumerate(message.oneof_decl):
+        if oneof.name.startswith("_"):
+            continue  # protoc's own, for an optional field
         yield (*path, DescriptorProto.ONEOF_DECL_FIELD_NUMBER, i), f"{name}.{oneof.name}"
     for i, enum in enumerate(message.enum_type):
         yield from enum_items((*path, DescriptorProto.ENUM_TYPE_FIELD_NUMBER, i), f"{name}.{enum.name}", enum)

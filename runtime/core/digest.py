@@ -5,27 +5,39 @@ lists of parts collide, and the first part names the purpose, so that no two pur
 """
 
 import hashlib
+from collections.abc import Iterator
 
 DIGEST_BYTES = 32
 
 
-def frame(domain: str, *parts: bytes | int | str) -> bytes:
+Part = bytes | int | str
+
+
+def frame(domain: str, *parts: Part) -> bytes:
     """Encode parts unambiguously: a tag for the type, a 64-bit little-endian length, the bytes.
 
     Integers are written in decimal: they have no width to disagree about.
     """
-    out = bytearray()
+    return b"".join(_pieces(domain, parts))
+
+
+def digest(domain: str, *parts: Part) -> bytes:
+    """Hash parts under a purpose with SHA-256. Long parts are hashed where they lie and not copied."""
+    hasher = hashlib.sha256()
+    for piece in _pieces(domain, parts):
+        hasher.update(piece)
+    return hasher.digest()
+
+
+def _pieces(domain: str, parts: tuple[Part, ...]) -> Iterator[bytes]:
     for part in (f"silomix/v1/{domain}", *parts):
         if isinstance(part, bytes):
             tag, raw = b"b", part
         elif isinstance(part, str):
             tag, raw = b"s", part.encode()
-        else:
+        elif isinstance(part, int):
             tag, raw = b"i", str(int(part)).encode()
-        out += tag + len(raw).to_bytes(8, "little") + raw
-    return bytes(out)
-
-
-def digest(domain: str, *parts: bytes | int | str) -> bytes:
-    """Hash parts under a purpose with SHA-256."""
-    return hashlib.sha256(frame(domain, *parts)).digest()
+        else:
+            raise TypeError(f"cannot frame a {type(part).__name__}: give bytes, str or int")
+        yield tag + len(raw).to_bytes(8, "little")
+        yield raw

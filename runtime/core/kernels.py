@@ -1,8 +1,9 @@
 """How the numeric kernels are compiled.
 
 The loops over parameters are numba functions that release the GIL, so that a node's event loop goes on while they run.
-Machine code is cached on disk: beside the source, else in the user's cache, else where ``NUMBA_CACHE_DIR`` says. A
-read-only container still starts: a cache that can't be written is read, and what it lacks is compiled in memory.
+Machine code is cached on disk: in ``NUMBA_CACHE_DIR`` if that is set, else beside the source, else in the user's cache.
+A read-only container still starts: a cache that can't be written is read, and what it lacks, or what can't be read, is
+compiled in memory.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,21 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.caching import CacheImpl, UserProvidedCacheLocator
 from numba.extending import intrinsic
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+class _Configured(UserProvidedCacheLocator):
+    """The directory in NUMBA_CACHE_DIR, also where it can only be read; numba's own class passes such a one over."""
+
+    def ensure_cache_path(self) -> None:
+        with suppress(OSError):
+            super().ensure_cache_path()  # type: ignore[no-untyped-call]
+
+
+CacheImpl._locator_classes = [_Configured, *CacheImpl._locator_classes]
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -24,13 +37,19 @@ def compiled(function: Kernel) -> Kernel:
         kernel: Any = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no directory at all that can hold a cache
         return cast("Kernel", numba.njit(nogil=True)(function))
-    store = kernel._cache.save_overload
+    store, load = kernel._cache.save_overload, kernel._cache.load_overload
 
     def store_if_possible(signature: object, code: object) -> None:
-        with suppress(OSError):  # read-only or full: the kernel runs all the same
+        with suppress(Exception):  # read-only, full, or torn by a crash: the kernel runs all the same
             store(signature, code)
 
-    kernel._cache.save_overload = store_if_possible
+    def load_if_possible(signature: object, context: object) -> object:
+        try:
+            return load(signature, context)
+        except Exception:  # as good as absent
+            return None
+
+    kernel._cache.save_overload, kernel._cache.load_overload = store_if_possible, load_if_possible
     return cast("Kernel", kernel)
 
 

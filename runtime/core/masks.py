@@ -194,8 +194,12 @@ class Stream:
             size = length * kind.itemsize
             self._main.update_into(memoryview(self._zeros)[:size], self._fields.data)
             fields = self._fields[:size].view(kind)
-            row = fields if kind == self._dtype else self._row[:length]
-            _cut(fields, (1 << width) - 1, row)
+            row: Residues = fields
+            if kind == self._dtype:
+                _cut_in_place(row, (1 << width) - 1)
+            else:
+                row = self._row[:length]
+                _cut(fields, (1 << width) - 1, row)
             if modulus < 1 << width:
                 self._redraw.reset_nonce(((index << 64) + (j << 48)).to_bytes(16, "big"))
                 self._replace(row, modulus, width, kind)
@@ -245,6 +249,14 @@ def _cut(fields: Fields, cut: int, out: Residues) -> None:
     c = out.dtype.type(cut)
     for i in range(len(out)):
         out[i] = out.dtype.type(fields[i]) & c
+
+
+@compiled
+def _cut_in_place(row: Residues, cut: int) -> None:
+    """Keep each field's low bits where it is. One array, so that the compiler need not fear that two overlap."""
+    c = row.dtype.type(cut)
+    for i in range(len(row)):
+        row[i] &= c
 
 
 @compiled

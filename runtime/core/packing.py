@@ -90,10 +90,9 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
     if bad >= 0:
         raise PeerFault(
             Reason.RESIDUE_RANGE,
-            f"residue {bad} is {int(out[bad])}, not below its modulus {modulus} (byte {bad * width // 8})",
+            f"residue {bad} is not below its modulus {modulus} (byte {bad * width // 8})",
             offset=bad * width // 8,
             index=bad,
-            found=int(out[bad]),
             expected=modulus,
         )
     return out
@@ -194,9 +193,10 @@ def _unpack_tail(raw: npt.NDArray[np.uint8], width: int, start: int, out: Residu
 @compiled
 def _first_at_least(values: Residues, modulus: int) -> int:
     """Return the position of the first value that is no residue, or -1. The common case is one vectorised pass."""
-    top = np.uint32(0)
-    for x in values:
-        top = max(top, np.uint32(x))
+    kind = values.dtype.type
+    top = kind(0)
+    for i in range(len(values)):
+        top = max(top, values[i])
     if top < modulus:
         return -1
     for i in range(len(values)):

@@ -321,6 +321,8 @@ class Shuffler:
         if event.sender != sender:
             raise PeerFault(Reason.UNKNOWN_PEER, f"{event.sender} sent what {sender} should", peer=event.sender)
         check_header(header, attempt.manifest, self.federation)
+        if first:
+            self._check_cohort_has(header.silo, attempt)
         digest = header.digest
         counted = attempt.counted.get(header.silo)
         if counted is not None and counted[0] == digest:
@@ -341,6 +343,16 @@ class Shuffler:
             )
         attempt.headers[digest] = header
         return [Pass(header)]
+
+    def _check_cohort_has(self, silo: str, attempt: _Attempt) -> None:
+        """Keep a silo out of the sum of a round that was released without it."""
+        before = self.released.get(attempt.manifest.round)
+        if before is not None and silo not in before.silos:
+            raise PeerFault(
+                Reason.ALREADY_RELEASED,
+                f"round {before.round} was released for a cohort without {silo}, and is for no other",
+                peer=silo,
+            )
 
     def _body(self, event: BodyIn) -> list[Effect]:
         attempt, header = self._current(), event.header

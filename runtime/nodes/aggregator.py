@@ -22,7 +22,7 @@ from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_dig
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
-from silomix.runtime.nodes.node import GRACE_S, Node, guarded
+from silomix.runtime.nodes.node import GRACE_S, Node, guarded, whole
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.shuffler import next_frame
 from silomix.runtime.transport import Context, Server, backoff, fault_of, refuse, shuffler_stub
@@ -62,10 +62,17 @@ class AggregatorNode(Node):
         self.private: Secret | None = None
         self.announced: services_pb2.Announcement | None = None
         self.present: dict[str, int] = {}
-        self.history: list[services_pb2.RoundStatus] = []
+        self.history: list[services_pb2.RoundStatus] = [
+            services_pb2.RoundStatus.FromString(value)
+            for round_, _, value in self.journal.facts("done")
+            if round_ < self.core.round
+        ]
         self.hop_states: dict[str, str] = {}
         self.lock = asyncio.Lock()
         self._news = asyncio.Condition()
+        self._leaving = False
+        self._told: set[str] = set()
+        self._all_told = asyncio.Event()
         self._woken = asyncio.Event()
         self._phase_began = self.clock()
         self._round_began = self.clock()
@@ -106,12 +113,20 @@ class AggregatorNode(Node):
                         await self._woken.wait()
                         continue
                 await self.step(core.Tick(self.clock()))
-            await asyncio.sleep(FAREWELL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_S):
+                    await self._all_told.wait()
         finally:
+            async with self._news:  # watchers would hold the server up: they come back to whoever is here next
+                self._leaving = True
+                self._news.notify_all()
             await server.stop(GRACE_S)
 
     async def step(self, event: core.Event) -> list[core.Effect]:
-        """Let the core decide, and carry its decisions out in order, one event at a time."""
+        """Let the core decide, and carry its decisions out in order, one event at a time, also if the caller leaves."""
+        return await whole(asyncio.ensure_future(self._step(event)))
+
+    async def _step(self, event: core.Event) -> list[core.Effect]:
         async with self.lock:
             effects = self.core.step(event)
             for effect in effects:
@@ -147,6 +162,11 @@ class AggregatorNode(Node):
                 outcome: Literal["abandoned", "aborted"] = "abandoned" if effect.abandoned else "aborted"
                 self.metrics.ended(outcome)
                 self.log.warning(f"attempt {outcome}: {effect.why}")
+                if effect.abandoned:
+                    seconds = self.clock() - self._round_began
+                    await self._done(
+                        services_pb2.RoundStatus(round=effect.round, attempts=effect.attempt, seconds=seconds)
+                    )
             case core.Finish():
                 self.log.info("all rounds are done")
                 finished = services_pb2.Finished(round=max(1, effect.round))
@@ -264,15 +284,15 @@ class AggregatorNode(Node):
 
         root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
         if self.passage is passage:
+            self.passage = None  # applied once, however often it comes
             self.metrics.phase_took("release", self._lap())
-            await self._apply(passage)
+            await whole(asyncio.ensure_future(self._apply(passage)))
         signature = self.identity.sign(delivery_digest(self.config.name, root))
         return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
 
     async def _apply(self, passage: Passage) -> None:
         manifest, cohort = passage.manifest, passage.cohort
         assert cohort is not None
-        self.passage = None
         size = len(cohort.participants)
         try:
             data, tensors = await self.work(self._next_model, passage, size)
@@ -282,26 +302,35 @@ class AggregatorNode(Node):
             return
         digest = model_digest(data)
         await self.work(write_atomically, self._model_path(digest), data)
-        self.data, self.tensors = data, tensors
         self.metrics.phase_took("apply", self._lap())
-        accuracy = await self._evaluate()
+        accuracy = await self._evaluate(tensors)
         seconds = self.clock() - self._round_began
         bits = 8 * passage.received_bytes / manifest.schema.parameters
         self.metrics.body("received", str(manifest.plan.encoding), passage.received_bytes, manifest.schema.parameters)
         self.metrics.round_took(seconds)
         self.metrics.ended("applied")
-        self.history.append(
-            services_pb2.RoundStatus(
-                round=manifest.round,
-                attempts=manifest.attempt,
-                cohort=size,
-                seconds=seconds,
-                bits_per_parameter=bits,
-                accuracy=accuracy,
-            )
+        done = services_pb2.RoundStatus(
+            round=manifest.round,
+            attempts=manifest.attempt,
+            cohort=size,
+            seconds=seconds,
+            bits_per_parameter=bits,
+            score=accuracy,
         )
-        self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
-        await self.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
+        async with self.lock:
+            effects = self.core.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
+            if effects:  # else its round was abandoned meanwhile, and the old model stays
+                self.data, self.tensors = data, tensors
+                await self._done(done)
+                self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
+            for effect in effects:
+                await self._perform(effect)
+        self._woken.set()
+
+    async def _done(self, status: services_pb2.RoundStatus) -> None:
+        """Add a round to the history, which outlives the process."""
+        await self.work(self.journal.put, "done", status.round, "", status.SerializeToString())
+        self.history.append(status)
 
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array]]:
         manifest, mean = passage.manifest, self.decode(passage, size)
@@ -316,10 +345,10 @@ class AggregatorNode(Node):
         codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
         return codec.decode(passage.vector, size).tensors
 
-    async def _evaluate(self) -> float | None:
+    async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:
             return None
-        scores = await self.work(self.task.evaluate, self.tensors)
+        scores = await self.work(self.task.evaluate, tensors)
         accuracy = float(scores["accuracy"])
         self.metrics.accuracy(accuracy)
         return accuracy
@@ -347,13 +376,18 @@ class AggregatorNode(Node):
         self.metrics.silos_present(len(self.present))
         last = None
         try:
-            while True:
+            while last is None or last.WhichOneof("news") != "finished":
                 async with self._news:
-                    while self.announced is last:
+                    while self.announced is last and not self._leaving:
                         await self._news.wait()
+                    if self.announced is last:
+                        return
                     last = self.announced
                 if last is not None:
                     yield last
+            self._told.add(peer)
+            if self._told.issuperset(self.federation.silo_names):
+                self._all_told.set()
         finally:
             self.present[peer] -= 1
             if not self.present[peer]:

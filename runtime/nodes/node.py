@@ -99,7 +99,8 @@ class Node:
 
     async def work(self, run: Callable[..., T], *arguments: object) -> T:
         """Run something that computes or touches the disk outside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.workers, functools.partial(run, *arguments))
+        loop = asyncio.get_running_loop()
+        return await whole(loop.run_in_executor(self.workers, functools.partial(run, *arguments)))
 
     def channel_to(self, name: str) -> grpc.aio.Channel:
         """Return the channel to a member, opened once."""
@@ -147,6 +148,18 @@ class Node:
             yield frame
 
 
+async def whole(future: asyncio.Future[T]) -> T:
+    """Wait for something that must not be left half done: if the waiter is cancelled, it waits all the same.
+
+    A peer that hangs up cancels the handler of its call, at any `await`; a decision that was made is carried out.
+    """
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Turn a fault that a handler raises into a refusal, logged and counted, with its reason."""
 
@@ -159,6 +172,9 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
             node.metrics.rejected(fault.reason)
             node.log.fault(f"refused {handler.__name__}", fault)
             await refuse(context, fault)
+        except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
+            node.log.error(f"{handler.__name__} failed: {error}")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node cannot write: its log says why")
 
     return wrapped
 

@@ -30,6 +30,7 @@ from silomix.runtime.core.messages import (
 from silomix.runtime.core.packing import Residues, pack
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
+from silomix.runtime.nodes.node import whole
 from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_header
 from silomix.v1 import body_pb2, services_pb2
 
@@ -51,16 +52,19 @@ class Passage:
         self.ready = 0
         """Chunks of the output that are done."""
         self.received_bytes = 0
+        self.sent_root = b""
+        """Root of the output, once all of it has been sent."""
         self._came: list[bytes] = []
         self._seeds: dict[bytes, Secret] = {}
         self._pending: list[asyncio.Task[None]] = []
         self._changed = asyncio.Condition()
         self._busy = asyncio.Lock()
         self._settling = asyncio.Lock()
+        self._taking = asyncio.Lock()
         self._workers = workers
 
     async def _work(self, run: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments)
+        return await whole(asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments))
 
     async def add_header(self, header: Header, private: Secret | None, tasks: asyncio.TaskGroup) -> None:
         """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
@@ -76,9 +80,9 @@ class Passage:
             self.headers.append(header)
             self._changed.notify_all()
 
-    async def _expand(self, seed: Secret, *, sign: int = 1) -> None:
+    async def _expand(self, seed: Secret) -> None:
         async with self._busy:
-            await self._work(self._apply, seed, sign)
+            await self._work(self._apply, seed, 1)
 
     def _apply(self, seed: Secret, sign: int) -> None:
         moduli = self.manifest.plan.moduli
@@ -94,9 +98,9 @@ class Passage:
                 return
             await asyncio.gather(*self._pending)
             wanted = {p.header for p in cohort.participants}
-            for digest, seed in self._seeds.items():
-                if digest not in wanted:
-                    await self._expand(seed, sign=-1)
+            for digest in self._seeds.keys() - wanted:
+                async with self._busy:  # once it is popped it is taken off, also if the stream breaks now
+                    await self._work(self._apply, self._seeds.pop(digest), -1)
             async with self._changed:
                 self.cohort = cohort
                 self._changed.notify_all()
@@ -130,12 +134,14 @@ class Passage:
 
     async def take(self, chunk: body_pb2.Chunk) -> bytes:
         """Take in one chunk of the sum, and make the output of it. A chunk that comes again must be the same."""
-        digest = await self._work(self._take, chunk)
+        async with self._taking:  # a broken stream and the one that replaces it may overlap
+            digest = await self._work(self._take, chunk)
         await self._advance(chunk.index + 1)
         return digest
 
     def _take(self, chunk: body_pb2.Chunk) -> bytes:
-        residues, digest = open_chunk(chunk, self.layout, chunk.index)
+        # A gap would pass on the places that were left out, where the masks still lie.
+        residues, digest = open_chunk(chunk, self.layout, min(chunk.index, len(self._came)))
         if chunk.index < len(self._came):
             if self._came[chunk.index] != digest:
                 raise PeerFault(Reason.ROOT_MISMATCH, f"chunk {chunk.index} came a second time with another content")
@@ -183,7 +189,7 @@ class Passage:
             chunk, digest = await self._work(self._pack, i)
             digests.append(digest)
             yield services_pb2.RelayFrame(chunk=chunk)
-        root = body_root(digests)
+        self.sent_root = root = body_root(digests)
         signature = identity.sign(release_digest(identity.name, self.cohort.digest, root))
         yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(root=root, signature=signature))
 

@@ -28,7 +28,7 @@ from silomix.runtime.core.messages import (
 from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
-from silomix.runtime.nodes.node import GRACE_S, Node, guarded
+from silomix.runtime.nodes.node import GRACE_S, Node, guarded, whole
 from silomix.runtime.nodes.passage import Passage, open_chunk
 from silomix.runtime.transport import Context, Server, aggregator_stub, backoff, fault_of, shuffler_stub
 from silomix.runtime.wire import (
@@ -42,20 +42,22 @@ from silomix.v1 import body_pb2, services_pb2, services_pb2_grpc
 
 SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
+SILO_STREAMS = 4
+"""Of one silo: more than one only while broken streams are not yet known to be."""
 
 
 class Spool:
     """One body on its way in: checked chunk by chunk, hashed, and written to a file that counts when it is whole."""
 
     def __init__(self, directory: Path, header: Header, manifest: Manifest) -> None:
-        """Make the file, in a directory that is emptied whenever an attempt begins."""
+        """The file is made with the first chunk, in a directory that is emptied whenever an attempt begins."""
         self.header = header
         self.layout = layout(manifest)
         self.digests: list[bytes] = []
         self._limit = manifest.plan.v * manifest.plan.weight_levels
         self._trusted = manifest.plan.level is Level.TRUSTED
         self.path = directory / f"{header.digest.hex()}.{os.urandom(4).hex()}.body"
-        self._file: BinaryIO = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
+        self._file: BinaryIO | None = None
 
     def take(self, chunk: body_pb2.Chunk) -> None:
         """Check one chunk and write it."""
@@ -63,6 +65,8 @@ class Spool:
         if self._trusted:
             self._check_values(residues, chunk.index)
         self.digests.append(digest)
+        if self._file is None:
+            self._file = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
         for plane in chunk.planes:
             self._file.write(plane)
 
@@ -81,7 +85,7 @@ class Spool:
 
     def finish(self) -> bytes:
         """Make the body durable and return its root."""
-        if len(self.digests) != self.layout.chunks:
+        if len(self.digests) != self.layout.chunks or self._file is None:
             raise PeerFault(
                 Reason.WRONG_SEQUENCE,
                 f"{self.header.silo} ended after {len(self.digests)} of {self.layout.chunks} chunks",
@@ -102,9 +106,10 @@ class Spool:
 
     def drop(self) -> None:
         """Leave nothing behind."""
-        self._file.close()
-        with suppress(FileNotFoundError):
-            self.path.unlink()
+        if self._file is not None:
+            with suppress(OSError):  # what is still buffered does not fit on a full disk, and need not
+                self._file.close()
+            self.path.unlink(missing_ok=True)
 
 
 class ShufflerNode(Node):
@@ -124,7 +129,7 @@ class ShufflerNode(Node):
         self.passage: Passage | None = None
         self.total: Residues | None = None
         self.lock = asyncio.Lock()
-        self.uploads = 0
+        self.uploads: dict[str, int] = {}
         self._sending: asyncio.Task[None] | None = None
         self._delivered = asyncio.Event()
         self._opened_at = 0.0
@@ -151,7 +156,10 @@ class ShufflerNode(Node):
             await server.stop(GRACE_S)
 
     async def step(self, event: core.Event) -> list[core.Effect]:
-        """Let the core decide, and carry its decisions out in order, one event at a time."""
+        """Let the core decide, and carry its decisions out in order, one event at a time, also if the caller leaves."""
+        return await whole(asyncio.ensure_future(self._step(event)))
+
+    async def _step(self, event: core.Event) -> list[core.Effect]:
         async with self.lock:
             effects = self.core.step(event)
             for effect in effects:
@@ -167,14 +175,13 @@ class ShufflerNode(Node):
             case core.Begin(manifest, first):
                 await self._begin(manifest, first)
             case core.Pass(header):
-                assert self.passage is not None
-                private = self.core.keys.get((self.passage.manifest.round, header.silo))
-                await self.passage.add_header(header, private, self.tasks)
+                await self._pass(header)
             case core.Release(cohort):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
                 self.log.info("releasing", cohort=len(cohort.participants))
-                self.tasks.create_task(self._release(cohort))
+                assert self.passage is not None
+                self.tasks.create_task(self._release(cohort, self.passage, self.total))
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
@@ -205,14 +212,23 @@ class ShufflerNode(Node):
         self.log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.log.info("attempt open", hop=manifest.layer(self.config.name))
 
-    async def _release(self, cohort: Cohort) -> None:
-        passage, total = self.passage, self.total
-        assert passage is not None
+    async def _pass(self, header: Header) -> None:
+        assert self.passage is not None
+        private = self.core.keys.get((self.passage.manifest.round, header.silo))
+        try:
+            await self.passage.add_header(header, private, self.tasks)
+        except PeerFault:  # a seed that does not open: a body under this header must not count
+            if self.core.attempt is not None:
+                self.core.attempt.headers.pop(header.digest, None)
+            raise
+
+    async def _release(self, cohort: Cohort, passage: Passage, total: Residues | None) -> None:
         started = self.clock()
         await passage.settle(cohort)
         if total is not None:
             await passage.take_all(total)
-            self.total = None
+            if self.total is total:  # else the next attempt has begun, with a sum of its own
+                self.total = None
             self.metrics.phase_took("release", self.clock() - started)
 
     async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:
@@ -232,15 +248,21 @@ class ShufflerNode(Node):
                 if fault is None and attempt % 10 == 0:
                     log.warning("the next hop is not reachable, trying again", code=error.code().name)
                 continue
-            verify(
-                self.federation.member(target).key,
-                delivery_digest(target, delivery.root),
-                delivery.signature,
-                target,
-            )
+            try:
+                self._check_delivery(delivery, target, passage)
+            except PeerFault as fault:
+                self.metrics.rejected(fault.reason)
+                log.fault("the delivery does not hold", fault)
+                return
             delivered.set()
             log.info("delivered")
             return
+
+    def _check_delivery(self, delivery: services_pb2.Delivery, target: str, passage: Passage) -> None:
+        if delivery.root != passage.sent_root:
+            raise PeerFault(Reason.ROOT_MISMATCH, f"{target} got another sum than was sent", peer=target)
+        what = delivery_digest(target, delivery.root)
+        verify(self.federation.member(target).key, what, delivery.signature, target)
 
     async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
         stream = self.stream()
@@ -261,13 +283,13 @@ class ShufflerNode(Node):
         for effect in await self.step(core.HeaderIn(header, peer)):
             if isinstance(effect, core.Again):
                 return effect.receipt
-        if self.uploads >= SPOOL_STREAMS:
-            raise PeerFault(Reason.WRONG_SEQUENCE, "too many bodies are on their way: try again")
+        if self.uploads.get(peer, 0) >= SILO_STREAMS or sum(self.uploads.values()) >= SPOOL_STREAMS:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "too many bodies are on their way: try again", peer=peer)
         passage = self.passage
-        assert passage is not None
-        self.uploads += 1
-        self.metrics.queue("uploads", self.uploads)
-        spool = await self.work(Spool, self.spool, header, passage.manifest)
+        if passage is None or passage.manifest.digest != header.manifest:
+            raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the header was on its way", peer=peer)
+        spool = Spool(self.spool, header, passage.manifest)
+        self._uploading(peer, 1)
         try:
             received = 0
             for _ in range(header.chunks):
@@ -275,16 +297,21 @@ class ShufflerNode(Node):
                 received += frame.ByteSize()
                 await self.work(spool.take, frame.chunk)
             trailer = (await next_frame(frames, "trailer")).trailer
+            if await anext(frames, None) is not None:
+                raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
             root = await self.work(spool.finish)
             event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
-            receipt = await self._count(event, spool)
+            receipt = await whole(asyncio.ensure_future(self._count(event, spool)))
             plan = passage.manifest.plan
             self.metrics.body("received", str(plan.encoding), received, passage.manifest.schema.parameters)
             return receipt
         finally:
             spool.drop()
-            self.uploads -= 1
-            self.metrics.queue("uploads", self.uploads)
+            self._uploading(peer, -1)
+
+    def _uploading(self, silo: str, change: int) -> None:
+        self.uploads[silo] = self.uploads.get(silo, 0) + change
+        self.metrics.queue("uploads", sum(self.uploads.values()))
 
     async def _count(self, event: core.BodyIn, spool: Spool) -> Receipt:
         """Count a body: add it to the sum, then let the core go on, so that no release comes before it."""
@@ -295,7 +322,12 @@ class ShufflerNode(Node):
                 match effect:
                     case core.Count():
                         assert self.total is not None
-                        await self.work(spool.add_to, self.total)
+                        try:
+                            await self.work(spool.add_to, self.total)
+                        except BaseException:  # the sum is spoiled: this attempt releases nothing
+                            if self.core.attempt is not None:
+                                self.core.attempt.closed = True
+                            raise
                         receipt = effect.receipt
                     case core.Again():
                         receipt = effect.receipt

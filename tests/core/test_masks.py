@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.vectors import generate, reference
 
-from silomix.runtime.core import residue
+from silomix.runtime.core import masks, residue
 from silomix.runtime.core.codec import Codec, Layout, Schema, TensorSpec
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.masks import (
@@ -107,6 +107,14 @@ def test_a_full_chunk_with_more_redraws_than_one_lot(moduli: tuple[int, ...]) ->
     context = replace(CONTEXT, chunk_parameters=65_536)
     rows = stream(moduli, context).chunk(3, 65_536)
     assert rows.tolist() == by_reference(moduli, context, 0, 3, 65_536)
+
+
+@pytest.mark.parametrize("moduli", [(257,), (65_537,), (17, 129)])
+def test_lots_of_any_size_give_the_same_redraws(moduli: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "_LOT", 16)
+    context = replace(CONTEXT, chunk_parameters=200)
+    for seed in range(30):
+        assert stream(moduli, context, seed).chunk(0, 200).tolist() == by_reference(moduli, context, seed, 0, 200)
 
 
 def test_keys_are_derived_by_hkdf() -> None:

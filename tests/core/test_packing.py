@@ -1,8 +1,10 @@
 """Protocol section 3, packing: a plane is the digits of one big integer, and what is not is refused with its place."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -90,7 +92,7 @@ def test_every_length_up_to_the_kernels_blocks(width: int) -> None:
         assert unpack(plane, 1 << width, n).tolist() == values
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [1, 3, 8, 9, 13, 15, 16, 17, 20])
 def test_a_full_chunk(width: int) -> None:
     modulus = (1 << width) - (width > 1)
     values = some(65_536, modulus)
@@ -156,7 +158,7 @@ def test_packing_stays_within_the_slack(width: int, wide: bool) -> None:
     for n in (*range(35), 64, 1000, 65_536):
         size = packed_bytes(n, width)
         memory = np.full(64 + size + packing.SLACK + 64, GUARD, np.uint8)
-        residues = array(np.full(n, (1 << width) - 1, np.uint32).tolist(), width, wide=wide)
+        residues = np.full(n, (1 << width) - 1, np.uint32 if wide else residue_dtype(width))
         # A buffer of just the right size, and one that is larger.
         for end in (64 + size + packing.SLACK, len(memory)):
             plane = pack_into(residues, width, memory[64:end])
@@ -191,7 +193,9 @@ for width in range(1, 21):
 
 def test_nothing_is_read_or_written_past_the_end() -> None:
     # Planes, residues and buffers end where a page begins that may not be touched.
-    done = subprocess.run([sys.executable, "-c", GUARD_PAGE], capture_output=True, text=True, timeout=120)
+    source = Path(packing.__file__).parents[3]  # this checkout's packages, wherever others are installed
+    command, environment = [sys.executable, "-c", GUARD_PAGE], {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -265,7 +269,6 @@ def test_the_first_residue_out_of_range_is_named(modulus: int, n: int, data: st.
         assert fault.details == {
             "offset": first * width // 8,
             "index": first,
-            "found": values[first],
             "expected": modulus,
         }
 

@@ -85,16 +85,20 @@ ROUND_TRIP = """
 import numpy as np
 from silomix.runtime.core import packing
 
-def round_trip():
-    residues = np.arange(100, dtype=np.uint16)
-    assert packing.unpack(packing.pack(residues, 9), 511, 100).tolist() == residues.tolist()
+def pack():
+    plane = packing.pack(np.arange(100, dtype=np.uint16), 9)
     assert packing._pack_narrow.signatures
+    return plane
+
+def round_trip():
+    assert packing.unpack(pack(), 511, 100).tolist() == list(range(100))
 """
 
 
 def run(script: str, **environment: str) -> str:
     """Run a script in a process of its own and return what it printed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "PYTHON"))}
+    kept["PYTHONPATH"] = str(CORE.parents[2])  # this checkout's packages, wherever others are installed
     command = [sys.executable, "-W", "error", "-c", ROUND_TRIP + script]
     done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -118,7 +122,6 @@ def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -
         "round_trip(); print(packing.__file__, packing._pack_narrow.stats.cache_path)",
         PYTHONPATH=str(tmp_path),
         PYTHONDONTWRITEBYTECODE="1",
-        NUMBA_CACHE_DIR=nowhere,
         XDG_CACHE_HOME=nowhere,
         HOME=nowhere,
     )
@@ -127,15 +130,42 @@ def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -
 
 
 def test_kernels_run_when_the_disk_is_full(tmp_path: Path) -> None:
-    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); round_trip()"
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); pack()"
     run(full, NUMBA_CACHE_DIR=str(tmp_path))
     assert not [path for path in tmp_path.rglob("*.nb?") if path.stat().st_size]
 
 
 def test_a_warm_cache_is_used(tmp_path: Path) -> None:
-    count = "round_trip(); print(sum(packing._pack_narrow.stats.cache_hits.values()))"
+    count = "pack(); print(sum(packing._pack_narrow.stats.cache_hits.values()))"
     assert run(count, NUMBA_CACHE_DIR=str(tmp_path)) == "0"
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")}
     assert {path.suffix for path in written} == {".nbi", ".nbc"}
     assert run(count, NUMBA_CACHE_DIR=str(tmp_path)) == "1"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")} == written
+
+
+def test_a_warm_cache_is_used_where_it_can_only_be_read(tmp_path: Path) -> None:
+    count = "pack(); print(sum(packing._pack_narrow.stats.cache_hits.values()))"
+    assert run(count, NUMBA_CACHE_DIR=str(tmp_path)) == "0"
+    # Numba finds out by making a temporary file; permissions would not stop root.
+    read_only = """
+import errno, tempfile
+def refuse(*_, **__):
+    raise OSError(errno.EROFS, "read-only")
+tempfile.TemporaryFile = refuse
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", read_only + ROUND_TRIP + count],
+        env={**os.environ, "PYTHONPATH": str(CORE.parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_a_torn_cache_is_as_good_as_none(tmp_path: Path) -> None:
+    run("pack()", NUMBA_CACHE_DIR=str(tmp_path))
+    for index in tmp_path.rglob("*.nbi"):
+        index.write_bytes(index.read_bytes()[:20])
+    run("round_trip()", NUMBA_CACHE_DIR=str(tmp_path))

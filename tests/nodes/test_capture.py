@@ -143,7 +143,7 @@ def test_kinds_name_the_alternative(tmp_path: Path) -> None:
     with capture(tmp_path) as target:
         target.record("sent", "a", "Relay", 1, services_pb2.RelayFrame(open=services_pb2.RelayOpen()))
         target.record("sent", "a", "Relay", 1, services_pb2.RelayFrame())
-        target.record("sent", "a", "GetStatus", 1, services_pb2.RoundStatus(accuracy=0.5))
+        target.record("sent", "a", "GetStatus", 1, services_pb2.RoundStatus(score=0.5))
     assert [record.kind for record in read(tmp_path)] == ["RelayFrame.open", "RelayFrame", "RoundStatus"]
 
 

@@ -169,17 +169,17 @@ class HopStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class RoundStatus(_message.Message):
-    __slots__ = ("round", "attempts", "cohort", "seconds", "bits_per_parameter", "accuracy")
+    __slots__ = ("round", "attempts", "cohort", "seconds", "bits_per_parameter", "score")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     BITS_PER_PARAMETER_FIELD_NUMBER: _ClassVar[int]
-    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempts: int
     cohort: int
     seconds: float
     bits_per_parameter: float
-    accuracy: float
-    def __init__(self, round: _Optional[int] = ..., attempts: _Optional[int] = ..., cohort: _Optional[int] = ..., seconds: _Optional[float] = ..., bits_per_parameter: _Optional[float] = ..., accuracy: _Optional[float] = ...) -> None: ...
+    score: float
+    def __init__(self, round: _Optional[int] = ..., attempts: _Optional[int] = ..., cohort: _Optional[int] = ..., seconds: _Optional[float] = ..., bits_per_parameter: _Optional[float] = ..., score: _Optional[float] = ...) -> None: ...

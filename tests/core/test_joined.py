@@ -1,0 +1,375 @@
+"""All cores joined without a network, with real masks and bodies: the sum is that of the cohort, each silo once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.core.federations import AGGREGATOR, MODEL, SCHEMA, cohort, federation, identity, rng, signed
+
+from silomix.runtime.core import aggregator as aggregating
+from silomix.runtime.core import residue, shuffler, silo
+from silomix.runtime.core.codec import Codec
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.masks import Secret, add_mask, commitment, mask_stream, remove_mask, unseal
+from silomix.runtime.core.messages import Cohort, Header, Manifest, Participant, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.packing import Residues, pack
+from silomix.runtime.core.plan import Level
+from silomix.runtime.core.rules import layout
+
+
+def measurement(index: int) -> int:
+    """The integer that a silo sends in every value: in base 4, so that a digit of the sum is how often it counted."""
+    return 4**index
+
+
+def apply(step: Any, vector: Residues, m: Manifest, layer: int, seeds: Iterable[Secret]) -> None:
+    shape = layout(m)
+    for seed in seeds:
+        stream = mask_stream(seed, m.context(layer), m.plan.moduli)
+        for i in range(shape.chunks):
+            step(vector, stream, i, shape.start(i), shape.length(i), m.plan.moduli)
+
+
+def opened(h: Header, m: Manifest, name: str, private: Secret) -> Secret:
+    """Open the seed of a header that is for this node."""
+    layer = m.layer(name)
+    sealed = next(s for s in h.seeds if s.recipient == name)
+    seed = unseal(sealed.sealed, private, m.context(layer))
+    assert commitment(seed, m.context(layer)) == sealed.commitment
+    return seed
+
+
+@dataclass
+class Hop:
+    """A shuffler: its core, its journal, and the vectors that its process would hold."""
+
+    name: str
+    net: "Net"
+    up: bool = True
+    facts: list[Any] = field(default_factory=list)
+    sent: list[tuple[str, ...]] = field(default_factory=list)
+    aborted: list[Reason] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.core = shuffler.Shuffler(self.net.f, identity(self.name), self.net.rng)
+        for fact in self.facts:
+            self.core.recall(fact)
+        self.total: Residues | None = None
+        self.seeds: dict[bytes, Secret] = {}
+
+    def step(self, event: shuffler.Event, planes: Residues | None = None) -> list[shuffler.Effect]:
+        effects = self.core.step(event)
+        for effect in effects:
+            match effect:
+                case shuffler.Remember(fact):
+                    self.facts.append(fact)
+                    self.core.recall(fact)
+                case shuffler.Begin(m, _):
+                    self.total, self.seeds = residue.zeros(m.plan, layout(m).coordinates), {}
+                case shuffler.Pass(h):
+                    m = self.net.manifest
+                    if h.seeds:
+                        self.seeds[h.digest] = opened(h, m, self.name, self.core.keys[m.round, h.silo])
+                    self.net.relay_header(self.name, h)
+                case shuffler.Count():
+                    assert self.total is not None
+                    assert planes is not None
+                    residue.add(self.total, planes, self.net.f.plan)
+                case shuffler.Release(c):
+                    self.release(c)
+                case shuffler.Abort(fault):
+                    self.aborted.append(fault.reason)
+        return effects
+
+    def release(self, c: Cohort) -> None:
+        assert self.total is not None
+        m = self.net.manifest
+        wanted = [self.seeds[p.header] for p in c.participants if self.seeds]
+        apply(remove_mask, self.total, m, m.layer(self.name), wanted)
+        self.sent.append(c.silos)
+        self.net.relay_sum(self.name, c, self.total)
+
+
+class Net:
+    """One aggregator, its hops and silos, and a clock that only tests move."""
+
+    def __init__(self, silos: int = 5, hops: int = 3, **policy: Any) -> None:
+        self.f: Federation = federation(silos, hops, 0, **{"precision": 6, "quorum": 1.0, **policy})
+        self.rng = rng((silos, hops, sorted(policy)))
+        self.now = 0.0
+        self.hops = {name: Hop(name, self) for name in self.f.chain}
+        self.silos = {name: silo.Silo(self.f, identity(name)) for name in self.f.silo_names}
+        self.core = aggregating.Aggregator(self.f, identity(AGGREGATOR), self.rng)
+        self.seeds: dict[bytes, Secret] = {}
+        self.models: list[dict[int, int]] = []
+        self.gave_up: list[aggregating.GiveUp] = []
+        self.asked: list[silo.Effect] = []
+        self.lost_sums = 0
+        self.run(aggregating.Start(MODEL, SCHEMA, self.now))
+
+    @property
+    def manifest(self) -> Manifest:
+        assert self.core.manifest is not None
+        return self.core.manifest
+
+    def run(self, event: aggregating.Event) -> None:
+        """Let the aggregator decide, and carry out what it decides, calls to hops included."""
+        for effect in self.core.step(event):
+            match effect:
+                case aggregating.Remember(fact):
+                    self.core.recall(fact)
+                case aggregating.AskKeys():
+                    self.ask(effect)
+                case aggregating.OpenAt(m, private):
+                    self.private, self.seeds = private, {}
+                    for hop in self.hops.values():
+                        if hop.up:
+                            hop.step(shuffler.Open(m, self.now))
+                            self.run(aggregating.OpenedAt(hop.name, m.digest, self.now))
+                        else:
+                            self.run(aggregating.HopFailed(hop.name, "not reachable", self.now))
+                case aggregating.Expand(h):
+                    if h.seeds:
+                        self.seeds[h.digest] = opened(h, self.manifest, AGGREGATOR, self.private)
+                case aggregating.GiveUp():
+                    self.gave_up.append(effect)
+                case aggregating.Announce() | aggregating.Take() | aggregating.Finish():
+                    pass
+
+    def ask(self, effect: aggregating.AskKeys) -> None:
+        for hop in self.hops.values():
+            if not hop.up:
+                self.run(aggregating.HopFailed(hop.name, "not reachable", self.now))
+                continue
+            known = self.core.hop_released.get(hop.name, 0)
+            answer = hop.step(shuffler.Prepare(self.f.digest, effect.round, effect.silos, known))[-1]
+            assert isinstance(answer, shuffler.Keys)
+            self.run(aggregating.KeysIn(hop.name, answer.keys, answer.last_released, self.now))
+
+    def after(self, name: str) -> str:
+        place = self.f.chain.index(name) + 1
+        return self.f.chain[place] if place < len(self.f.chain) else AGGREGATOR
+
+    def relay_header(self, sender: str, h: Header) -> None:
+        target = self.after(sender)
+        if target == AGGREGATOR:
+            self.run(aggregating.HeaderIn(h))
+        elif self.hops[target].up:
+            self.hops[target].step(shuffler.HeaderIn(h, sender))
+
+    def relay_sum(self, sender: str, c: Cohort, vector: Residues) -> None:
+        target = self.after(sender)
+        if target == AGGREGATOR:
+            self.take(c, vector)
+        elif self.hops[target].up:
+            self.hops[target].total = vector.copy()
+            self.hops[target].step(shuffler.CohortIn(c))
+        else:
+            self.lost_sums += 1
+
+    def take(self, c: Cohort, vector: Residues) -> None:
+        m = self.manifest
+        self.run(aggregating.CohortIn(c))
+        apply(remove_mask, vector, m, 0, [self.seeds[p.header] for p in c.participants if self.seeds])
+        size = len(c.participants)
+        aggregate = Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(vector, size)
+        sums = {round(float(x) * aggregate.weight * m.plan.v) for t in aggregate.tensors.values() for x in t.flat}
+        assert len(sums) == 1  # the same in every value
+        (total,) = sums
+        self.models.append({i: total // 4**i % 4 for i in range(len(self.f.silos)) if total // 4**i % 4})
+        self.run(aggregating.SumApplied(m.digest, bytes([m.round]) * 32, size, self.now))
+
+    def submit(self, *names: str, times: int = 1) -> None:
+        """Announce the attempt to these silos, and let each send its body, once or several times."""
+        m = self.manifest
+        for name in names or self.f.silo_names:
+            core = self.silos[name]
+            for effect in core.step(silo.Announced(m)):
+                if isinstance(effect, silo.Remember):
+                    core.recall(effect.fact)
+            self.send(core.sealing(m, self.rng), name, m, times)
+
+    def send(self, sealing: silo.Sealing, name: str, m: Manifest, times: int = 1) -> None:
+        value = measurement(self.f.silo_names.index(name)) / m.plan.v
+        tensors = {t.name: np.full(t.shape, value, np.float32) for t in m.schema.tensors}
+        codec, shape = Codec(m.schema, m.bounds, m.plan, m.chunk_parameters), layout(m)
+        vector = residue.zeros(m.plan, shape.coordinates)
+        for i, planes in enumerate(codec.encode(tensors)):
+            shape.add(vector, i, [bytes(p) for p in planes])
+        for layer, seed in sealing.seeds:
+            apply(add_mask, vector, m, layer, [seed])
+        digests = []
+        for i in range(shape.chunks):
+            part = vector[:, shape.start(i) : shape.start(i) + shape.length(i)]
+            packed = [pack(row, w) for row, w in zip(part, m.plan.widths, strict=True)]
+            digests.append(chunk_digest(i, shape.start(i), packed))
+        root = body_root(digests)
+        signature = identity(name).sign(trailer_digest(sealing.header.digest, root))
+        first = self.hops[m.chain[0]]
+        receipts = []
+        for _ in range(times):
+            first.step(shuffler.HeaderIn(sealing.header, name))
+            effects = first.step(shuffler.BodyIn(sealing.header, root, root, signature), vector)
+            assert isinstance(effects[0], shuffler.Count | shuffler.Again)
+            receipts.append(effects[0].receipt)
+        assert len(set(receipts)) == 1
+        if self.core.manifest == m:
+            assert self.silos[name].step(silo.ReceiptIn(receipts[0], root)) == [silo.Done(m)]
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass for everybody."""
+        self.now += seconds
+        for hop in self.hops.values():
+            if hop.up:
+                hop.step(shuffler.Tick(self.now))
+        self.run(aggregating.Tick(self.now))
+
+    def once(self, *indices: int) -> dict[int, int]:
+        return dict.fromkeys(indices, 1)
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize("level", [Level.TRUSTED, Level.SEMI_HONEST])
+def test_the_sum_has_every_silo_once(level: Level, hops: int) -> None:
+    net = Net(hops=hops, level=level)
+    for round_ in range(1, 5):
+        net.submit()
+        assert net.models == [net.once(0, 1, 2, 3, 4)] * round_
+    assert net.core.phase == "finished"
+
+
+def test_a_body_that_comes_again_counts_once() -> None:
+    net = Net()
+    net.submit("silo-1", "silo-2", times=3)
+    net.submit("silo-3", "silo-4", "silo-5")
+    assert net.models == [net.once(0, 1, 2, 3, 4)]
+
+
+def test_a_silo_that_restarts_halfway_counts_once() -> None:
+    """Its first header has been passed on and its mask expanded everywhere, and no body came of it."""
+    net = Net()
+    stale = net.silos["silo-2"].sealing(net.manifest, net.rng)
+    net.hops["hop-1"].step(shuffler.HeaderIn(stale.header, "silo-2"))
+    net.submit()
+    assert net.models == [net.once(0, 1, 2, 3, 4)]
+
+
+def test_a_silo_that_is_missing_at_the_deadline_is_not_in_the_sum() -> None:
+    net = Net()
+    net.submit("silo-1", "silo-2", "silo-4", "silo-5")
+    began = net.silos["silo-3"].sealing(net.manifest, net.rng)
+    net.hops["hop-1"].step(shuffler.HeaderIn(began.header, "silo-3"))  # gone in the middle of its stream
+    assert not net.models
+    net.wait(60)
+    assert net.models == [net.once(0, 1, 3, 4)]
+    net.submit()
+    assert net.models[1] == net.once(0, 1, 2, 3, 4)
+
+
+def test_too_few_silos_give_no_sum_and_the_attempt_is_repeated() -> None:
+    net = Net()
+    net.submit("silo-1", "silo-2")
+    net.wait(60)
+    assert net.hops["hop-1"].aborted == [Reason.COHORT_TOO_SMALL]
+    net.wait(20)
+    assert [g.attempt for g in net.gave_up] == [1]
+    net.submit()
+    assert net.models == [net.once(0, 1, 2, 3, 4)]
+
+
+def lose_hop_2_after_hop_1_released(net: Net) -> None:
+    """Attempt 1: silo 5 is late, hop 1 releases the others, and hop 2 is gone."""
+    net.submit("silo-1", "silo-2", "silo-3", "silo-4")
+    net.hops["hop-2"].up = False
+    net.wait(60)
+    assert net.hops["hop-1"].sent == [("silo-1", "silo-2", "silo-3", "silo-4")]
+    assert (net.lost_sums, net.models) == (1, [])
+    net.hops["hop-2"].up = True
+    net.hops["hop-2"].restart()
+    net.wait(20)
+    assert net.manifest.attempt == 2
+
+
+@pytest.mark.parametrize("level", [Level.TRUSTED, Level.SEMI_HONEST])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_retry_forms_the_same_cohort_again(restart: bool, level: Level) -> None:
+    net = Net(level=level)
+    lose_hop_2_after_hop_1_released(net)
+    if restart:
+        net.hops["hop-1"].restart()
+        net.hops["hop-1"].step(shuffler.Open(net.manifest, net.now))
+    net.submit("silo-1", "silo-2", "silo-3")
+    assert not net.models
+    with pytest.raises(PeerFault) as caught:
+        net.submit("silo-5")  # it is here now, and must be left out of the sum
+    assert caught.value.reason is Reason.ALREADY_RELEASED
+    net.submit("silo-4")
+    assert net.models == [net.once(0, 1, 2, 3)]
+    net.submit()
+    assert net.models[1] == net.once(0, 1, 2, 3, 4)
+
+
+def test_a_retry_with_another_cohort_is_refused_and_the_round_abandoned() -> None:
+    net = Net(attempts=2)
+    lose_hop_2_after_hop_1_released(net)
+    net.submit("silo-2", "silo-3", "silo-4")  # silo 1 is gone
+    net.wait(60)
+    assert net.hops["hop-1"].aborted == [Reason.ALREADY_RELEASED]
+    assert len(net.hops["hop-1"].sent) == 1
+    net.wait(20)
+    assert [(g.attempt, g.abandoned) for g in net.gave_up] == [(1, False), (2, True)]
+    assert (net.manifest.round, net.manifest.model) == (2, MODEL)
+    net.submit()
+    assert net.models == [net.once(0, 1, 2, 3, 4)]
+
+
+def test_a_lying_hop_1_cannot_make_a_released_hop_2_release_another_cohort() -> None:
+    """Hop 1 forgets what it released: hop 2 does not, so a difference of two sums is not to be had."""
+    net = Net()
+    net.submit("silo-1", "silo-2", "silo-3", "silo-4")
+    net.hops["hop-3"].up = False
+    net.wait(60)
+    assert net.hops["hop-2"].sent == [("silo-1", "silo-2", "silo-3", "silo-4")]
+    net.hops["hop-3"].up = True
+    net.hops["hop-3"].restart()
+    net.wait(20)
+    net.hops["hop-1"].core.released.clear()
+    with pytest.raises(PeerFault) as caught:
+        net.submit()
+    assert caught.value.reason is Reason.ALREADY_RELEASED
+    assert len(net.hops["hop-2"].sent) == 1
+    assert not net.models
+
+
+def test_one_silo_is_never_unmasked_under_the_names_of_others() -> None:
+    """Hop 1 and the aggregator in league send one silo's body as the sum of three."""
+    net = Net(hops=2)
+    m = net.manifest
+    victim = net.silos["silo-1"].sealing(m, net.rng).header
+    others = [net.silos[name].sealing(m, net.rng).header for name in ("silo-2", "silo-3")]
+    for h in (victim, *others):
+        net.hops["hop-2"].step(shuffler.HeaderIn(h, "hop-1"))
+    names = ("silo-1", "silo-2", "silo-3")
+    alone = signed(Cohort(m.digest, tuple(Participant(n, victim.digest) for n in names)), "hop-1")
+    for c in (alone, cohort(m, [victim])):
+        with pytest.raises(PeerFault):
+            net.hops["hop-2"].step(shuffler.CohortIn(c))
+    assert not net.hops["hop-2"].sent
+
+
+def test_a_hop_that_never_answers_is_named_until_the_round_is_abandoned() -> None:
+    net = Net(attempts=2)
+    net.submit()
+    assert len(net.models) == 1
+    net.hops["hop-3"].up = False
+    net.wait(80)
+    net.wait(20)
+    net.hops["hop-3"].up = True
+    assert [(g.round, g.abandoned) for g in net.gave_up] == [(2, False), (2, True)]
+    assert "hop-3: not reachable" in net.gave_up[1].why
