@@ -321,8 +321,6 @@ class Shuffler:
         if event.sender != sender:
             raise PeerFault(Reason.UNKNOWN_PEER, f"{event.sender} sent what {sender} should", peer=event.sender)
         check_header(header, attempt.manifest, self.federation)
-        if first:
-            self._check_cohort_has(header.silo, attempt)
         digest = header.digest
         counted = attempt.counted.get(header.silo)
         if counted is not None and counted[0] == digest:
@@ -333,6 +331,8 @@ class Shuffler:
             raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
         if counted is not None:
             raise _conflict(header.silo)
+        if first:
+            self._check_cohort_has(header.silo, attempt)
         if digest in attempt.headers:
             return []
         if sum(h.silo == header.silo for h in attempt.headers.values()) >= MOST_HEADERS:
@@ -373,6 +373,7 @@ class Shuffler:
             raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
         if counted is not None:
             raise _conflict(header.silo)
+        self._check_cohort_has(header.silo, attempt)
         silo = self.federation.member(header.silo)
         verify(silo.key, trailer_digest(header.digest, event.root), event.signature, header.silo)
         receipt = Receipt(header.silo, header.manifest, event.root, self.identity.name)

@@ -590,6 +590,7 @@ class Attacked(RuleBasedStateMachine):
         super().__init__()
         self.hop = Hop(self.name)
         self.past: dict[int, tuple[tuple[str, ...], bytes]] = {}
+        self.counted: set[str] = set()  # whose bodies are in the sum, as the process would add them up
         self.now = 0.0
         self.told = story(1, 1, 0, False)
 
@@ -600,12 +601,18 @@ class Attacked(RuleBasedStateMachine):
         except PeerFault:
             return
         for effect in effects:
+            if isinstance(effect, Begin):
+                self.counted = set()
+            if isinstance(effect, Count):
+                assert effect.header.silo not in self.counted
+                self.counted.add(effect.header.silo)
             if isinstance(effect, Remember) and isinstance(effect.fact, Released):
                 remembered = effect.fact
             if isinstance(effect, Release):
                 m, silos = STORIES[effect.cohort.manifest], effect.cohort.silos
                 assert remembered == Released(m.round, silos, m.model)  # written before the first byte leaves
                 assert len(silos) >= 3
+                assert self.counted == (set(silos) if m.chain[0] == self.name else set())
                 for p in effect.cohort.participants:  # each name with a header of its own
                     assert p.header in {seeds(m.digest, p.silo, n).digest for n in (0, 1)}
                 assert self.past.setdefault(m.round, (silos, m.model)) == (silos, m.model)

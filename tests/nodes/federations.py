@@ -31,7 +31,7 @@ from silomix.v1 import body_pb2
 
 TASK = "tests.nodes.toy:task"
 PARAMETERS = 1000
-WAIT_S = 30.0
+WAIT_S = 20.0
 """Bound on everything that a test waits for; nothing here takes a tenth of it."""
 
 T = TypeVar("T")

@@ -143,9 +143,9 @@ def test_the_aggregator_sees_one_vector_a_round_and_of_silos_their_presence(tmp_
     sums = [r.message for r in received if r.kind == "RelayFrame.chunk" and r.stream == min(streams)]
     vector = _unpacked(federation, [m.chunk for m in sums if isinstance(m, services_pb2.RelayFrame)])
     total = residue.zeros(federation.plan, PARAMETERS)
-    for silo in range(4):
-        residue.add(total, _plain(federation, silo), federation.plan)
-        assert (vector != _plain(federation, silo)).mean() > 0.9
+    for index in range(4):
+        residue.add(total, _plain(federation, index), federation.plan)
+        assert (vector != _plain(federation, index)).mean() > 0.9
     assert (vector != total).mean() > 0.9  # the last hop does not know the sum either
 
 

@@ -1,0 +1,213 @@
+"""Section 8 of the design: what was written is there after a crash, whole or not at all, and a bad disk says so."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from silomix.runtime import journal as module
+from silomix.runtime.core.errors import UserError
+from silomix.runtime.journal import Journal, JournalError, write_atomically
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_facts_are_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "journal.sqlite"
+    journal = Journal(path)
+    journal.put("released", 2, "", b"two")
+    journal.put("released", 1, "", b"one")
+    journal.put("key", 1, "silo-2", bytes(32))
+    journal.put("key", 1, "silo-1", b"")
+    journal.put("released", 2, "", b"again")
+    journal.close()
+    journal = Journal(path)
+    assert list(journal.facts("released")) == [(1, "", b"one"), (2, "", b"again")]
+    assert list(journal.facts("key")) == [(1, "silo-1", b""), (1, "silo-2", bytes(32))]
+    assert list(journal.facts("unknown")) == []
+    journal.close()
+
+
+def _write_and_die(path: Path) -> None:
+    journal = Journal(path)
+    journal.put("released", 7, "", b"written")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_fact_survives_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    process = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    journal = Journal(path)
+    assert list(journal.facts("released")) == [(7, "", b"written")]
+    journal.close()
+
+
+def test_every_write_is_synchronised(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert journal._db.execute("PRAGMA secure_delete").fetchone() == (1,)
+    journal.close()
+
+
+def test_several_facts_are_written_together_or_not_at_all(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put_all([("key", 1, "a", b"1"), ("key", 1, "b", b"2")])
+    with pytest.raises(JournalError):
+        journal.put_all([("key", 1, "c", b"3"), ("key", 1 << 63, "d", b"4")])
+    bad: list[tuple[str, int, str, bytes]] = [("key", 1, "c", b"3"), ("key", 1, "d", object())]  # type: ignore[list-item]
+    with pytest.raises(sqlite3.ProgrammingError):
+        journal.put_all(bad)
+    assert [key for _, key, _ in journal.facts("key")] == ["a", "b"]
+    journal.put("key", 1, "e", b"5")  # no transaction is left open behind a failure
+    journal.put_all([])
+    assert not journal._db.in_transaction
+    journal.close()
+    journal = Journal(tmp_path / "journal.sqlite")
+    assert [key for _, key, _ in journal.facts("key")] == ["a", "b", "e"]
+    journal.close()
+
+
+def test_what_is_forgotten_is_gone_from_the_disk(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    secrets = [os.urandom(32) for _ in range(6)]
+    for round_, secret in enumerate(secrets, 1):
+        journal.put("key", round_, "silo-1", secret)
+    journal.put("released", 1, "", b"kept")
+    journal.forget("key", 5)
+    on_disk = b"".join(p.read_bytes() for p in tmp_path.iterdir())
+    assert not [s for s in secrets[:5] if s in on_disk]
+    assert list(journal.facts("key")) == [(6, "silo-1", secrets[5])]
+    assert list(journal.facts("released")) == [(1, "", b"kept")]
+    journal.close()
+
+
+def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    path.touch(0o644)
+    path.chmod(0o644)
+    journal = Journal(path)
+    journal.put("key", 1, "a", b"1")
+    assert {mode(p) for p in tmp_path.iterdir()} == {0o600}
+    journal.close()
+
+
+def test_many_threads_may_write(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+
+    def write(thread: int) -> None:
+        for i in range(10):
+            journal.put("key", i, str(thread), b"1")
+            journal.put_all([("both", i, f"{thread}-{n}", b"2") for n in range(2)])
+            assert len(list(journal.facts("both"))) % 2 == 0
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(journal.facts("key"))) == 40
+    assert len(list(journal.facts("both"))) == 80
+    journal.close()
+
+
+def test_two_processes_cannot_share_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would think that a round is not released yet, and release it."""
+    monkeypatch.setattr(module, "BUSY_S", 0.05)
+    journal = Journal(tmp_path / "journal.sqlite")
+    with pytest.raises(JournalError, match="in use: stop the other process"):
+        Journal(tmp_path / "journal.sqlite")
+    journal.put("released", 1, "", b"1")
+    journal.close()
+    Journal(tmp_path / "journal.sqlite").close()
+
+
+def cut(size: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:size]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut(50),
+        cut(4096),
+        cut(5000),
+        lambda data: b"no database" * 100,
+        lambda data: data[:4096] + bytes(len(data) - 4096),
+        lambda data: data[:4100] + os.urandom(len(data) - 4100),
+    ],
+    ids=["header cut", "page cut", "half a page", "garbage", "zeros", "noise"],
+)
+def test_a_damaged_journal_says_so_and_what_to_do(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal.put_all([("key", i, "silo", bytes(100)) for i in range(100)])
+    journal.close()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(JournalError, match="damaged") as caught:
+        Journal(path)
+    assert isinstance(caught.value, OSError)  # as any other trouble with a disk
+    assert isinstance(caught.value, UserError)  # shown without a traceback
+    assert str(path) in str(caught.value)
+    assert "enrol this node anew" in str(caught.value)
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE facts (something TEXT)")
+    other.close()
+    with pytest.raises(JournalError, match="another program"):
+        Journal(path)
+
+
+def test_a_full_disk_fails_closed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put("released", 1, "", b"1")
+    pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+    journal._db.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(JournalError, match="full.*see to the disk's space"):
+        journal.put("released", 2, "", bytes(100_000))
+    with pytest.raises(JournalError, match="full"):
+        journal.put_all([("key", 1, "a", b"1"), ("released", 2, "", bytes(100_000))])
+    assert list(journal.facts("released")) == [(1, "", b"1")]
+    assert list(journal.facts("key")) == []
+    journal.put("released", 3, "", b"3")
+    journal.close()
+    journal = Journal(tmp_path / "journal.sqlite")
+    assert [r for r, _, _ in journal.facts("released")] == [1, 3]
+    journal.close()
+
+
+def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    for data in (b"one", bytearray(b"a longer one"), memoryview(b"two"), b""):
+        write_atomically(path, bytes(data) if isinstance(data, bytearray) else data)
+        assert path.read_bytes() == bytes(data)
+        assert mode(path) == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model"
+    write_atomically(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
