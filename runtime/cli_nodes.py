@@ -38,6 +38,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
     cmd.add_argument("--name", default="local", help="name of the federation (default: %(default)s)")
     cmd.add_argument("--host", default="127.0.0.1", help="where nodes are reached; {name} stands for the node's name")
+    cmd.add_argument("--listen-host", default="", help="where nodes listen, if not at --host, such as 0.0.0.0")
     cmd.add_argument("--base-port", type=int, default=0, metavar="PORT", help="first port (default: any free ones)")
     cmd.add_argument(
         "--metrics-base-port", type=int, default=0, metavar="PORT", help="metrics, from here on (default: off)"
@@ -69,6 +70,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
         cmd.set_defaults(handler=_node, role=role)
+
+    model = commands.add_parser("model", help="`model init` writes the model that a federation begins with")
+    kinds = model.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    cmd = kinds.add_parser("init", help="write the task's initial model", description="Write the task's initial model.")
+    cmd.add_argument("--config", type=Path, required=True, help="the aggregator's directory, or the federation's")
+    cmd.add_argument("--out", type=Path, help="file to write (default: initial.safetensors beside the configuration)")
+    cmd.set_defaults(handler=_model_init)
 
     cmd = commands.add_parser("status", help="show the federation live: round, cohort, hops, bits, latency, accuracy")
     cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
@@ -116,6 +124,7 @@ def _init(args: argparse.Namespace) -> int:
         policy=policy,
         insecure=args.insecure,
         host=args.host,
+        listen_host=args.listen_host,
         base_port=args.base_port,
         metrics_base_port=args.metrics_base_port,
         silo_options=lambda index: {"silo": index},
@@ -131,6 +140,18 @@ def _init(args: argparse.Namespace) -> int:
     for name in (*federation.chain, federation.aggregator.name, *federation.silo_names):
         role = name.partition("-")[0]
         out(f"  silomix {role} --config {args.directory / name}\n")
+    return 0
+
+
+def _model_init(args: argparse.Namespace) -> int:
+    from silomix.runtime.config import load_federation, load_node
+    from silomix.runtime.local import INITIAL_MODEL, write_initial
+
+    home = args.config if args.config.is_dir() else args.config.parent
+    federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
+    out = args.out or home / INITIAL_MODEL
+    write_initial(out, federation.policy)
+    sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")
     return 0
 
 

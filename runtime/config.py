@@ -89,6 +89,7 @@ class NodeConfig:
     listen: str
     """host:port; empty for a silo, which only dials out."""
     metrics_port: int
+    metrics_host: str
     metrics_training: bool
     required_hops: tuple[str, ...]
     capture: Path | None
@@ -306,6 +307,9 @@ NODE_KEYS: Mapping[str, Key] = {
     "insecure": Key(FLAG, "true to go without TLS, if the federation file says so too.", default=False),
     "listen": Key(ADDRESS, "Where to listen, if that is not the address on the roster.", roles=_SERVERS),
     "metrics_port": Key(_whole(0, 65535), "Port of the Prometheus metrics; 0 for none.", default=0),
+    "metrics_host": Key(
+        _text("an address of this host"), "Address of the metrics; 0.0.0.0 for all networks.", default="127.0.0.1"
+    ),
     "metrics_training": Key(
         FLAG,
         "true to show this silo's loss, accuracy and sample counts on its own metrics port. They help an attacker.",
@@ -531,6 +535,9 @@ def _check_policy(where: _Where, federation: Federation) -> None:
             )
         if policy.group_size:
             raise where.wrong("group_size", f'found {policy.group_size}; give 0 unless granularity is "sum"')
+        raise where.wrong("granularity", f'found "{policy.granularity}", which is not available yet; give "sum"')
+    if policy.group_size:
+        raise where.wrong("group_size", f"found {policy.group_size}; groups are not available yet, give 0")
     try:
         _ = federation.plan
     except LocalFault as fault:

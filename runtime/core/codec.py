@@ -206,7 +206,7 @@ class Codec:
             clipped = done = 0
             while done < spec.size:
                 step = min(layout.chunk_parameters - filled, spec.size - done)
-                part = _as_float(values[done : done + step], spec.dtype)
+                part = as_float(values[done : done + step], spec.dtype)
                 try:
                     clipped += residue.encode(part, bound, plan, weight=weight, name=spec.name, out=chunk, at=filled)[1]
                 except LocalFault as fault:
@@ -235,7 +235,7 @@ class Codec:
             residue.decode_mean(
                 residues, self.plan, bound, weight, limit=weight * self.plan.v, out=mean, at=at, name=spec.name
             )
-            out[spec.name] = _as_dtype(mean, spec.dtype).reshape(spec.shape)
+            out[spec.name] = as_dtype(mean, spec.dtype).reshape(spec.shape)
             at += spec.size
         return Aggregate(out, weight)
 
@@ -297,13 +297,14 @@ def _shifted(fault: LocalFault, by: int) -> LocalFault:
     return LocalFault(fault.reason, message, **{**fault.details, "index": index + by})
 
 
-def _as_float(values: Array, dtype: Dtype) -> residue.Floats:
+def as_float(values: Array, dtype: Dtype) -> residue.Floats:
+    """Return values to compute with: short types as float32, others as they are."""
     if dtype is Dtype.BF16:
         return np.left_shift(values.astype(np.uint32), 16, dtype=np.uint32).view(np.float32)
     return values.astype(np.float32) if dtype is Dtype.F16 else values
 
 
-def _as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
+def as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
     """Round to the tensor's own type, to nearest, ties to even."""
     if dtype is Dtype.BF16:
         bits = mean.view(np.uint32)
