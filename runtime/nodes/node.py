@@ -3,11 +3,12 @@
 import asyncio
 import functools
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 
@@ -101,6 +102,32 @@ class Node:
         """Run something that computes or touches the disk outside the event loop."""
         loop = asyncio.get_running_loop()
         return await whole(loop.run_in_executor(self.workers, functools.partial(run, *arguments)))
+
+    async def work_aside(self, run: Callable[..., T], *arguments: object) -> T:
+        """Run something long in a thread of its own, which does not keep a process that was told to stop."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_exception(error) if error is not None else done.set_result(cast("T", result))
+
+        def thread() -> None:
+            result, error = None, None
+            try:
+                result = run(*arguments)
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, result, error)
+
+        threading.Thread(target=thread, name=self.config.name, daemon=True).start()
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not self.stopping.is_set():
+                await asyncio.wait([done])  # a task is called once at a time
+            raise
 
     def channel_to(self, name: str) -> grpc.aio.Channel:
         """Return the channel to a member, opened once."""

@@ -177,7 +177,7 @@ def test_a_full_disk_fails_closed(tmp_path: Path) -> None:
     journal.put("released", 1, "", b"1")
     pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
     journal._db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(JournalError, match="full.*see to the disk's space"):
+    with pytest.raises(JournalError, match=r"full.*see to the disk's space"):
         journal.put("released", 2, "", bytes(100_000))
     with pytest.raises(JournalError, match="full"):
         journal.put_all([("key", 1, "a", b"1"), ("released", 2, "", bytes(100_000))])

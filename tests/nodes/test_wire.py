@@ -1,0 +1,397 @@
+"""Protocol section 5, fields: what is written is read back, and what no node may send is refused, never a crash."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.federations import SCHEMA, cohort, federation, fence, headers, manifest
+
+from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.federation import Granularity, UpdateKind
+from silomix.runtime.core.masks import SEALED_BYTES
+from silomix.runtime.core.messages import (
+    Cohort,
+    Fence,
+    Header,
+    Manifest,
+    Participant,
+    Receipt,
+    RoundKey,
+    SealedSeed,
+)
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.wire import (
+    MAX_PARAMETERS,
+    read_cohort,
+    read_header,
+    read_manifest,
+    read_plan,
+    read_receipt,
+    read_round_key,
+    read_schema,
+    write_cohort,
+    write_header,
+    write_manifest,
+    write_plan,
+    write_receipt,
+    write_round_key,
+    write_schema,
+)
+from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
+
+# Every message that can exist
+
+NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=16)
+DIGEST = st.binary(min_size=32, max_size=32)
+SIGNATURE = st.binary(min_size=64, max_size=64)
+U32, U64 = st.integers(1, (1 << 32) - 1), st.integers(1, (1 << 64) - 1)
+
+
+def tuples(of: st.SearchStrategy[Any], least: int = 0) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(of, min_size=least, max_size=3).map(tuple)
+
+
+PLANS = st.builds(
+    Plan,
+    U32,
+    st.integers(1, 18),
+    st.sampled_from(Encoding),
+    st.sampled_from(Level),
+    U64,
+    st.integers(0, (1 << 32) - 1),
+    st.sampled_from(Quantiser),
+    tuples(st.integers(2, 1 << 20), 1),
+)
+TENSORS = st.builds(TensorSpec, NAME, tuples(st.integers(0, 50)), st.sampled_from(Dtype), st.booleans())
+SCHEMAS = (
+    st.lists(TENSORS, min_size=1, max_size=4, unique_by=lambda t: t.name)
+    .map(lambda tensors: Schema(tuple(tensors)))
+    .filter(lambda schema: schema.parameters > 0)
+)
+KEYS = st.builds(RoundKey, NAME, NAME | st.just(""), U64, DIGEST, U64, SIGNATURE)
+FENCES = st.builds(Fence, NAME, U64, U32, SIGNATURE)
+MANIFESTS = st.builds(
+    Manifest,
+    federation=DIGEST,
+    round=U64,
+    attempt=U32,
+    model=DIGEST,
+    schema=SCHEMAS,
+    plan=PLANS,
+    bounds=tuples(st.floats(allow_nan=False)),
+    update=st.sampled_from(UpdateKind),
+    granularity=st.sampled_from(Granularity),
+    chain=tuples(NAME),
+    hop_keys=tuples(KEYS),
+    aggregator_key=st.none() | KEYS,
+    group_size=st.just(0) | st.integers(3, (1 << 32) - 1),
+    invited=tuples(NAME),
+    minimum_cohort=st.integers(3, (1 << 32) - 1),
+    chunk_parameters=st.integers(1, 1 << 20),
+    deadline_s=st.integers(1, 604_800),
+    fences=tuples(FENCES),
+    signature=SIGNATURE,
+)
+SEEDS = st.builds(SealedSeed, NAME, st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES), DIGEST)
+HEADERS = st.builds(Header, NAME, DIGEST, tuples(SEEDS), st.integers(0, (1 << 32) - 1), SIGNATURE)
+RECEIPTS = st.builds(Receipt, NAME, DIGEST, DIGEST, NAME, SIGNATURE)
+COHORTS = st.builds(Cohort, DIGEST, tuples(st.builds(Participant, NAME, DIGEST)), SIGNATURE)
+
+KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "plan": (PLANS, write_plan, read_plan),
+    "schema": (SCHEMAS, write_schema, read_schema),
+    "round key": (KEYS, write_round_key, read_round_key),
+    "manifest": (MANIFESTS, write_manifest, read_manifest),
+    "header": (HEADERS, write_header, read_header),
+    "receipt": (RECEIPTS, write_receipt, read_receipt),
+    "cohort": (COHORTS, write_cohort, read_cohort),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@kinds
+@given(data=st.data())
+def test_what_is_written_is_read_back(kind: str, data: st.DataObject) -> None:
+    messages, write, read = KINDS[kind]
+    message = data.draw(messages)
+    wire = write(message)
+    parsed = type(wire).FromString(wire.SerializeToString())
+    found = read(parsed)
+    assert found == message
+    if isinstance(message, Manifest):
+        assert found.signature == message.signature  # which a manifest's equality leaves out
+        assert found.digest == message.digest
+
+
+# Fields that no node may send
+
+F = federation()
+M = manifest(F, attempt=2, fences=(fence(F, "hop-3", 1, 1),), invited=("silo-1", "silo-2", "silo-3"))
+H = headers(M, F)[0]
+R = Receipt("silo-1", M.digest, bytes(32), "hop-1", bytes(64))
+LONG = "x" * 65
+SHORT, MALFORMED, SCHEMA_WRONG = Reason.WRONG_LENGTH, Reason.MALFORMED, Reason.WRONG_SCHEMA
+
+GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "manifest": (lambda: write_manifest(M), read_manifest),
+    "header": (lambda: write_header(H), read_header),
+    "receipt": (lambda: write_receipt(R), read_receipt),
+    "cohort": (lambda: write_cohort(cohort(M, headers(M, F))), read_cohort),
+}
+
+BAD: list[tuple[str, str, Any, Reason]] = [
+    *(
+        ("manifest", f"{n}", v, SHORT)
+        for n in ("federation_digest", "model_digest")
+        for v in (b"", bytes(31), bytes(33))
+    ),
+    ("manifest", "schema_digest", b"", SHORT),
+    ("manifest", "schema_digest", bytes(32), SCHEMA_WRONG),
+    ("manifest", "signature", bytes(63), SHORT),
+    ("manifest", "signature", b"", SHORT),
+    ("manifest", "round", 0, MALFORMED),
+    ("manifest", "attempt", 0, MALFORMED),
+    ("manifest", "schema", None, MALFORMED),
+    ("manifest", "plan", None, MALFORMED),
+    *(("manifest", n, v, MALFORMED) for n in ("update_kind", "granularity") for v in (0, 99, -1)),
+    ("manifest", "chain.0", "", MALFORMED),
+    ("manifest", "chain.0", LONG, MALFORMED),
+    ("manifest", "chain.0", "ü" * 33, MALFORMED),
+    ("manifest", "invited.0", "", MALFORMED),
+    ("manifest", "invited.0", LONG, MALFORMED),
+    *(("manifest", "group_size", v, MALFORMED) for v in (1, 2)),
+    *(("manifest", "minimum_cohort", v, MALFORMED) for v in (0, 1, 2)),
+    *(("manifest", "chunk_parameters", v, MALFORMED) for v in (0, (1 << 20) + 1)),
+    *(("manifest", "deadline_s", v, MALFORMED) for v in (0, 604_801)),
+    ("manifest", "hop_keys.0.hop", "", MALFORMED),
+    ("manifest", "hop_keys.0.silo", LONG, MALFORMED),
+    ("manifest", "hop_keys.0.public_key", bytes(31), SHORT),
+    ("manifest", "hop_keys.0.signature", b"", SHORT),
+    ("manifest", "aggregator_key.public_key", b"", SHORT),
+    ("manifest", "aggregator_key.signature", bytes(65), SHORT),
+    ("manifest", "fences.0.hop", "", MALFORMED),
+    ("manifest", "fences.0.signature", b"", SHORT),
+    ("manifest", "plan.n_max", 0, MALFORMED),
+    *(("manifest", "plan.precision", v, MALFORMED) for v in (0, 19, (1 << 32) - 1)),
+    ("manifest", "plan.weight_levels", 0, MALFORMED),
+    *(("manifest", f"plan.{n}", v, MALFORMED) for n in ("encoding", "level", "quantiser") for v in (0, 99)),
+    *(("manifest", "plan.moduli.0", v, MALFORMED) for v in (0, 1, (1 << 20) + 1)),
+    ("manifest", "plan.moduli", None, MALFORMED),
+    ("manifest", "schema.total_parameters", 6, SCHEMA_WRONG),
+    ("manifest", "schema.tensors", None, SCHEMA_WRONG),
+    ("manifest", "schema.tensors.0.name", "", MALFORMED),
+    ("manifest", "schema.tensors.0.name", "x" * 513, MALFORMED),
+    ("manifest", "schema.tensors.0.name", SCHEMA.tensors[1].name, MALFORMED),
+    *(("manifest", "schema.tensors.0.dtype", v, MALFORMED) for v in (0, 5)),
+    *(("manifest", "schema.tensors.0.kind", v, MALFORMED) for v in (0, 3)),
+    ("manifest", "schema.tensors.0.shape.0", (1 << 64) - 1, SCHEMA_WRONG),
+    ("header", "silo", "", MALFORMED),
+    ("header", "silo", LONG, MALFORMED),
+    ("header", "manifest_digest", bytes(31), SHORT),
+    ("header", "signature", bytes(63), SHORT),
+    ("header", "seeds.0.recipient", "", MALFORMED),
+    ("header", "seeds.0.sealed", bytes(79), SHORT),
+    ("header", "seeds.0.sealed", bytes(1 << 16), SHORT),
+    ("header", "seeds.0.commitment", b"", SHORT),
+    ("receipt", "silo", "", MALFORMED),
+    ("receipt", "hop", LONG, MALFORMED),
+    ("receipt", "manifest_digest", b"", SHORT),
+    ("receipt", "root", bytes(33), SHORT),
+    ("receipt", "signature", b"", SHORT),
+    ("cohort", "manifest_digest", b"", SHORT),
+    ("cohort", "signature", b"", SHORT),
+    ("cohort", "participants.0.silo", "", MALFORMED),
+    ("cohort", "participants.0.silo", LONG, MALFORMED),
+    ("cohort", "participants.0.header_digest", bytes(31), SHORT),
+]
+
+
+def put(message: Any, path: str, value: Any) -> None:
+    """Set a field by its path; None takes it away."""
+    *steps, last = path.split(".")
+    for step in steps:
+        message = message[int(step)] if step.isdigit() else getattr(message, step)
+    if value is None:
+        message.ClearField(last)
+    elif last.isdigit():
+        message[int(last)] = value
+    else:
+        setattr(message, last, value)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_the_good_ones_are_read(kind: str) -> None:
+    make, read = GOOD[kind]
+    read(make())
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "reason"), BAD)
+def test_a_field_that_cannot_be_is_refused(kind: str, path: str, value: Any, reason: Reason) -> None:
+    make, read = GOOD[kind]
+    wire = make()
+    put(wire, path, value)
+    wire = type(wire).FromString(wire.SerializeToString())
+    with pytest.raises(PeerFault) as caught:
+        read(wire)
+    assert caught.value.reason is reason
+    assert len(str(caught.value)) < 1000  # what was refused is not repeated into a log
+
+
+@pytest.mark.parametrize(
+    "shape", [(1 << 20, 1 << 21), ((1 << 64) - 1,) * 16, (0,), (1,) * 17], ids=["large", "huge", "nothing", "deep"]
+)
+def test_a_schema_that_nobody_can_hold_is_refused(shape: tuple[int, ...]) -> None:
+    wire = schema_pb2.Schema(
+        tensors=[
+            schema_pb2.Tensor(name="t", shape=shape, dtype=schema_pb2.DTYPE_F32, kind=schema_pb2.TENSOR_KIND_BUFFER)
+        ],
+        total_parameters=MAX_PARAMETERS,
+    )
+    with pytest.raises(PeerFault) as caught:
+        read_schema(wire)
+    assert caught.value.reason is (MALFORMED if len(shape) > 16 else SCHEMA_WRONG)
+
+
+READERS: list[tuple[type[Message], Callable[[Any], Any]]] = [
+    (manifest_pb2.Manifest, read_manifest),
+    (manifest_pb2.RoundKey, read_round_key),
+    (body_pb2.Header, read_header),
+    (body_pb2.Receipt, read_receipt),
+    (services_pb2.Cohort, read_cohort),
+    (plan_pb2.Plan, read_plan),
+    (schema_pb2.Schema, read_schema),
+]
+
+
+def test_an_empty_message_is_refused() -> None:
+    for kind, read in READERS:
+        with pytest.raises(PeerFault):
+            read(kind())
+
+
+def test_every_enum_has_the_same_members_on_the_wire() -> None:
+    for kind, wire in (
+        (Encoding, plan_pb2.Encoding),
+        (Level, plan_pb2.Level),
+        (Quantiser, plan_pb2.Quantiser),
+        (Dtype, schema_pb2.Dtype),
+        (UpdateKind, manifest_pb2.UpdateKind),
+        (Granularity, manifest_pb2.Granularity),
+    ):
+        ours = {member.name for member in kind}
+        theirs = {n for n in wire.keys() if not n.endswith("_UNSPECIFIED")}  # noqa: SIM118 - no mapping
+        assert len(ours) == len(theirs)
+        assert all(any(t.endswith(f"_{o}") for t in theirs) for o in ours)
+
+
+def test_the_core_has_every_field_of_the_wire() -> None:
+    """A field that is read by nobody would be signed by nobody. The schema's digest stands for the schema."""
+    pairs: dict[Any, Any] = {
+        Manifest: manifest_pb2.Manifest,
+        Header: body_pb2.Header,
+        Receipt: body_pb2.Receipt,
+        Plan: plan_pb2.Plan,
+    }
+    for ours, wire in pairs.items():
+        extra = 1 if ours is Manifest else 0
+        assert len(fields(ours)) == len(wire.DESCRIPTOR.fields) - extra
+
+
+# Fuzzing
+
+
+def survive(read: Callable[[Any], Any], wire: Any) -> None:
+    """A message is read or refused; nothing else may happen."""
+    reason = None
+    try:
+        read(wire)
+    except PeerFault as fault:
+        reason = fault.reason
+    assert reason in (None, MALFORMED, SHORT, SCHEMA_WRONG)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_read_or_refused(data: bytes) -> None:
+    for kind, read in READERS:
+        try:
+            wire = kind.FromString(data)
+        except DecodeError:
+            continue
+        survive(read, wire)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_message_with_bytes_changed_is_read_or_refused(kind: str, data: st.DataObject) -> None:
+    make, read = GOOD[kind]
+    wire = make()
+    raw = bytearray(wire.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        match data.draw(st.sampled_from(["set", "cut", "double"])):
+            case "set":
+                raw[at] = data.draw(st.integers(0, 255))
+            case "cut":
+                del raw[at : at + data.draw(st.integers(1, 40))]
+            case _:
+                raw[at:at] = raw[at : at + data.draw(st.integers(1, 40))]
+        if not raw:
+            break
+    try:
+        parsed = type(wire).FromString(bytes(raw))
+    except DecodeError:
+        return
+    survive(read, parsed)
+
+
+INTEGERS = st.sampled_from([0, 1, 2, 1 << 20, (1 << 31) - 1, (1 << 32) - 1, 1 << 40, (1 << 63), (1 << 64) - 1])
+
+
+def mutate(message: Message, data: st.DataObject) -> None:
+    """Change one field, chosen anywhere in the message, to a value of its type."""
+    field: Any = data.draw(st.sampled_from(list(message.DESCRIPTOR.fields)))
+    value = getattr(message, field.name)
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        if field.is_repeated:
+            if len(value) and data.draw(st.booleans()):
+                mutate(value[data.draw(st.integers(0, len(value) - 1))], data)
+            elif len(value) and data.draw(st.booleans()):
+                del value[0]
+            else:
+                value.add()
+        elif data.draw(st.integers(0, 3)):
+            mutate(value, data)
+        else:
+            message.ClearField(field.name)
+        return
+    kinds: dict[int, st.SearchStrategy[Any]] = {
+        FieldDescriptor.CPPTYPE_UINT64: INTEGERS,
+        FieldDescriptor.CPPTYPE_UINT32: INTEGERS.filter(lambda n: n < 1 << 32),
+        FieldDescriptor.CPPTYPE_ENUM: st.integers(-2, 9),
+        FieldDescriptor.CPPTYPE_DOUBLE: st.floats(),
+    }
+    text = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+    fallback: st.SearchStrategy[Any] = text if field.type == FieldDescriptor.TYPE_STRING else st.binary(max_size=100)
+    drawn = data.draw(kinds.get(field.cpp_type, fallback))
+    if field.is_repeated:
+        value.append(drawn)
+    else:
+        setattr(message, field.name, drawn)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_message_with_fields_changed_is_read_or_refused(kind: str, data: st.DataObject) -> None:
+    make, read = GOOD[kind]
+    wire = make()
+    for _ in range(data.draw(st.integers(1, 3))):
+        mutate(wire, data)
+    survive(read, wire)
