@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from silomix.runtime.core.codec import Schema
-from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity
@@ -263,13 +262,7 @@ class Aggregator:
         return self.federation.chain
 
     def _invited(self) -> tuple[str, ...]:
-        """Draw the round's silos: the same in every attempt, so that a released cohort can be formed again."""
-        names = self.federation.silo_names
-        count = max(self.federation.policy.minimum_cohort, round(len(names) * self.federation.policy.subsample))
-        if count >= len(names):
-            return names
-        order = sorted(names, key=lambda n: digest("subsample", self.federation.digest, self.round, n))
-        return tuple(sorted(order[:count]))
+        return self.federation.draw(self.round)
 
     def _begin(self, now: float) -> list[Effect]:
         self.manifest = None

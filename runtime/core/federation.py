@@ -134,6 +134,19 @@ class Federation:
         except KeyError:
             raise PeerFault(Reason.UNKNOWN_PEER, f"{name!r} is not in the federation file", peer=name) from None
 
+    def draw(self, round_: int) -> tuple[str, ...]:
+        """Draw the silos of a round, in the order of their names.
+
+        Everybody computes the draw, so the aggregator cannot choose whom to leave out. It is the same in every attempt
+        at a round, so that a cohort that was released can be formed again.
+        """
+        names = self.silo_names
+        count = max(self.policy.minimum_cohort, round(len(names) * self.policy.subsample))
+        if count >= len(names):
+            return names
+        order = sorted(names, key=lambda name: digest("subsample", self.digest, round_, name))
+        return tuple(sorted(order[:count]))
+
     @property
     def silo_names(self) -> tuple[str, ...]:
         """The silos in the order of their names, as messages list them."""

@@ -95,6 +95,8 @@ def _check_invited(manifest: Manifest, federation: Federation) -> None:
             found=len(names),
             expected=manifest.minimum_cohort,
         )
+    if names != federation.draw(manifest.round):
+        raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
 
 
 def _check_keys(manifest: Manifest, federation: Federation) -> None:

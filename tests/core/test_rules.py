@@ -114,7 +114,7 @@ CASES: list[Case] = [
     ("invited", ("silo-1", "silo-2", "silo-3", "silo-3"), Reason.MALFORMED),
     ("invited", ("hop-1", "silo-1", "silo-2"), Reason.UNKNOWN_PEER),
     ("invited", ("silo-1", "silo-2"), Reason.COHORT_TOO_SMALL),
-    ("invited", ("silo-1", "silo-2", "silo-3"), Reason.WRONG_KEYS),
+    ("invited", ("silo-1", "silo-2", "silo-3"), Reason.WRONG_POLICY),
     ("minimum_cohort", 2, Reason.WRONG_POLICY),
     ("minimum_cohort", 5, Reason.COHORT_TOO_SMALL),
     ("chunk_parameters", 5, Reason.WRONG_POLICY),
@@ -136,11 +136,19 @@ cases = pytest.mark.parametrize(("name", "value", "reason"), CASES)
 F_MINIMUM = federation(minimum_hops=2)
 
 
+def test_an_aggregator_cannot_choose_whom_to_invite() -> None:
+    few = federation(subsample=0.75)
+    others = next(few.draw(r) for r in range(2, 50) if few.draw(r) != few.draw(1))
+    for names in (others, ()):
+        m = manifest(few, invited=names)
+        assert refused(lambda m=m: check_manifest(m, few)) is Reason.WRONG_POLICY  # type: ignore[misc]
+
+
 def test_what_an_honest_aggregator_signs_is_accepted() -> None:
     check_manifest(M, F)
     check_manifest(manifest(F, minimum_cohort=4), F)
-    three = ("silo-1", "silo-3", "silo-4")
-    check_manifest(manifest(F, invited=three), F)
+    few = federation(subsample=0.75)
+    check_manifest(manifest(few, invited=few.draw(1)), few)
     check_manifest(manifest(F, chain=("hop-3", "hop-1", "hop-2")), F)
 
 

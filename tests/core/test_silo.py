@@ -94,9 +94,11 @@ def test_a_silo_joins_only_with_the_hops_that_it_requires() -> None:
 
 
 def test_a_silo_that_is_not_invited_keeps_out() -> None:
-    silo = Node()
-    assert silo.hears(manifest(F, invited=("silo-2", "silo-3", "silo-4"))) == []
-    assert not silo.journal
+    few = federation(subsample=0.75, rounds=50)
+    round_ = next(r for r in range(1, 50) if "silo-1" not in few.draw(r))
+    silo = Silo(few, identity("silo-1"))
+    assert silo.step(Announced(manifest(few, round_, invited=few.draw(round_)))) == []
+    assert not silo.joined
 
 
 def test_a_manifest_is_checked_before_anything_is_done() -> None:
@@ -130,8 +132,7 @@ def test_old_rounds_and_attempts_are_refused(restart: bool) -> None:
 def test_an_attempt_has_one_story() -> None:
     silo = Node()
     silo.hears(manifest(F))
-    three = ("silo-1", "silo-2", "silo-3")
-    assert silo.refuses(Announced(manifest(F, invited=three))) is Reason.WRONG_ATTEMPT
+    assert silo.refuses(Announced(manifest(F, minimum_cohort=4))) is Reason.WRONG_ATTEMPT
     turned = manifest(F, chain=("hop-2", "hop-1"))
     assert silo.refuses(Announced(turned)) is Reason.WRONG_ATTEMPT
     silo.restart()
