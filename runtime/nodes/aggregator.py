@@ -33,7 +33,7 @@ CALL_S = 10.0
 """Time that a hop has to answer a small call."""
 PART_BYTES = 256 << 10
 FAREWELL_S = 2.0
-"""Time that silos have to hear that the federation is done."""
+"""Time that silos, and whoever watches the status, have to hear that the federation is done."""
 
 
 class AggregatorNode(Node):
@@ -71,8 +71,6 @@ class AggregatorNode(Node):
         self.lock = asyncio.Lock()
         self._news = asyncio.Condition()
         self._leaving = False
-        self._told: set[str] = set()
-        self._all_told = asyncio.Event()
         self._woken = asyncio.Event()
         self._phase_began = self.clock()
         self._round_began = self.clock()
@@ -113,9 +111,7 @@ class AggregatorNode(Node):
                         await self._woken.wait()
                         continue
                 await self.step(core.Tick(self.clock()))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL_S):
-                    await self._all_told.wait()
+            await asyncio.sleep(FAREWELL_S)
         finally:
             async with self._news:  # watchers would hold the server up: they come back to whoever is here next
                 self._leaving = True
@@ -142,18 +138,18 @@ class AggregatorNode(Node):
             case core.AskKeys():
                 self._began(effect)
                 for hop in effect.chain:
-                    self.tasks.create_task(self._ask(hop, effect))
+                    self.spawn(self._ask(hop, effect))
             case core.OpenAt(manifest, private):
                 self.passage = Passage(manifest, self.config.name, self.workers)
                 self.private = private
-                self.tasks.create_task(self._open_all(manifest))
+                self.spawn(self._open_all(manifest))
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
                 self.log.info("announced", model=manifest.model.hex()[:12])
                 await self._tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
             case core.Expand(header):
                 assert self.passage is not None
-                await self.passage.add_header(header, self.private, self.tasks)
+                await self.passage.add_header(header, self.private, self.spawn)
             case core.Take(cohort):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
@@ -176,7 +172,8 @@ class AggregatorNode(Node):
         if effect.attempt == 1:
             self._round_began = self.clock()
         self._lap()
-        self.hop_states = dict.fromkeys(effect.chain, "ready")
+        # A hop that was in trouble stays so until it answers.
+        self.hop_states = {hop: "unreachable" if hop in self.core.trouble else "ready" for hop in effect.chain}
         self.metrics.attempt(effect.round, effect.attempt)
         self.log = self.log.bind(round=effect.round, attempt=effect.attempt)
 
@@ -241,6 +238,7 @@ class AggregatorNode(Node):
         if answer is None or (self.core.round, self.core.attempt) != (effect.round, effect.attempt):
             return
         self.seen("received", hop, "Prepare", stream, answer)
+        self._hop(hop, "ready")
         try:
             keys = tuple(read_round_key(k) for k in answer.keys)
             await self.step(core.KeysIn(hop, keys, answer.last_released, self.clock()))
@@ -385,9 +383,6 @@ class AggregatorNode(Node):
                     last = self.announced
                 if last is not None:
                     yield last
-            self._told.add(peer)
-            if self._told.issuperset(self.federation.silo_names):
-                self._all_told.set()
         finally:
             self.present[peer] -= 1
             if not self.present[peer]:

@@ -5,7 +5,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -129,6 +129,27 @@ class Node:
                 await asyncio.wait([done])  # a task is called once at a time
             raise
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Begin something that ends with the node; nothing once the node is ending, which ends it at once."""
+        try:
+            return self.tasks.create_task(work)
+        except RuntimeError:
+            work.close()
+            return None
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for something that another node takes its time over, unless this one is told to stop."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise ConnectionAbortedError("this node is leaving")
+        finally:
+            task.cancel()
+            stop.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
     def channel_to(self, name: str) -> grpc.aio.Channel:
         """Return the channel to a member, opened once."""
         if name not in self._channels:
@@ -199,6 +220,8 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
             node.metrics.rejected(fault.reason)
             node.log.fault(f"refused {handler.__name__}", fault)
             await refuse(context, fault)
+        except ConnectionAbortedError as leaving:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(leaving))
         except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
             node.log.error(f"{handler.__name__} failed: {error}")
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node cannot write: its log says why")

@@ -8,10 +8,10 @@ the next hop can be sent again.
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from silomix.runtime.core import residue
 from silomix.runtime.core.codec import Layout
@@ -35,6 +35,7 @@ from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_h
 from silomix.v1 import body_pb2, services_pb2
 
 T = TypeVar("T")
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
 
 
 class Passage:
@@ -66,7 +67,7 @@ class Passage:
     async def _work(self, run: Callable[..., T], *arguments: object) -> T:
         return await whole(asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments))
 
-    async def add_header(self, header: Header, private: Secret | None, tasks: asyncio.TaskGroup) -> None:
+    async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
         """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
         if self.masked and private is not None:
             sealed = header.seeds[self.layer - 1 if self.layer else len(self.manifest.chain)]
@@ -75,7 +76,9 @@ class Passage:
             if commitment(seed, context) != sealed.commitment:
                 raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} committed to another seed", peer=header.silo)
             self._seeds[header.digest] = seed
-            self._pending.append(tasks.create_task(self._expand(seed)))
+            task = spawn(self._expand(seed))
+            if task is not None:  # else the node is ending
+                self._pending.append(task)
         async with self._changed:
             self.headers.append(header)
             self._changed.notify_all()

@@ -181,7 +181,7 @@ class ShufflerNode(Node):
                 self.metrics.cohort(len(cohort.participants))
                 self.log.info("releasing", cohort=len(cohort.participants))
                 assert self.passage is not None
-                self.tasks.create_task(self._release(cohort, self.passage, self.total))
+                self.spawn(self._release(cohort, self.passage, self.total))
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
@@ -207,7 +207,7 @@ class ShufflerNode(Node):
         self.total = residue.zeros(manifest.plan, self.passage.layout.coordinates) if first else None
         self._delivered = asyncio.Event()
         self._opened_at = self.clock()
-        self._sending = self.tasks.create_task(self._send(self.passage, self._delivered))
+        self._sending = self.spawn(self._send(self.passage, self._delivered))
         self.metrics.attempt(manifest.round, manifest.attempt)
         self.log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.log.info("attempt open", hop=manifest.layer(self.config.name))
@@ -216,7 +216,7 @@ class ShufflerNode(Node):
         assert self.passage is not None
         private = self.core.keys.get((self.passage.manifest.round, header.silo))
         try:
-            await self.passage.add_header(header, private, self.tasks)
+            await self.passage.add_header(header, private, self.spawn)
         except PeerFault:  # a seed that does not open: a body under this header must not count
             if self.core.attempt is not None:
                 self.core.attempt.headers.pop(header.digest, None)
@@ -413,6 +413,6 @@ class _Service(services_pb2_grpc.ShufflerServiceServicer):
     async def Relay(self, request: AsyncIterator[services_pb2.RelayFrame], context: Context) -> services_pb2.Delivery:
         peer, stream = self.node.caller(context), self.node.stream()
         frames = self.node.watch(request, "received", peer, "Relay", stream)
-        delivery = await self.node.take_sum(peer, frames)
+        delivery = await self.node.unless_stopped(self.node.take_sum(peer, frames))
         self.node.seen("sent", peer, "Relay", stream, delivery)
         return delivery

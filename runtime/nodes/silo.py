@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import grpc
 
@@ -121,7 +120,7 @@ class SiloNode(Node):
         if self.task.schema().digest != manifest.schema.digest:
             raise LocalFault(Reason.WRONG_SCHEMA, "the model that was announced is not this task's")
         data = await self._download(manifest)
-        await self.work(self._train, manifest, data)
+        await self.work_aside(self._train, manifest, data)
 
     def _train(self, manifest: Manifest, data: bytes) -> None:
         _, model = read_model(data)
@@ -176,13 +175,12 @@ class SiloNode(Node):
         """Send the frozen integers under fresh masks; if the stream breaks, send the same bytes again."""
         hop = manifest.chain[0]
         sealing = self.core.sealing(manifest, os.urandom)
-        streams = [mask_stream(seed, manifest.context(layer), manifest.plan.moduli) for layer, seed in sealing.seeds]
         log = self.log.bind(round=manifest.round, attempt=manifest.attempt, peer=hop)
         started = self.clock()
         async for attempt in backoff():
             roots: list[bytes] = []
             stream = self.stream()
-            frames = self._frames(manifest, sealing, streams, roots)
+            frames = self._frames(manifest, sealing, roots)
             stub = shuffler_stub(self.channel_to(hop))
             try:
                 answer = await stub.Submit(
@@ -207,20 +205,21 @@ class SiloNode(Node):
             return
 
     async def _frames(
-        self, manifest: Manifest, sealing: core.Sealing, streams: list[Stream], roots: list[bytes]
+        self, manifest: Manifest, sealing: core.Sealing, roots: list[bytes]
     ) -> AsyncIterator[body_pb2.Frame]:
+        # Streams are not shared: a call that broke may still be at work on its last chunk.
+        streams = [mask_stream(seed, manifest.context(layer), manifest.plan.moduli) for layer, seed in sealing.seeds]
         header = body_pb2.Frame(header=write_header(sealing.header))
         yield header
         layout = self._codec(manifest).layout
         digests: list[bytes] = []
         sent = header.ByteSize()
-        with await self.work(open, self._path(manifest), "rb") as f:
-            for i in range(layout.chunks):
-                chunk, digest = await self.work(self._mask, manifest, i, f, streams)
-                digests.append(digest)
-                frame = body_pb2.Frame(chunk=chunk)
-                sent += frame.ByteSize()
-                yield frame
+        for i in range(layout.chunks):
+            chunk, digest = await self.work(self._mask, manifest, i, streams)
+            digests.append(digest)
+            frame = body_pb2.Frame(chunk=chunk)
+            sent += frame.ByteSize()
+            yield frame
         root = body_root(digests)
         roots.append(root)
         signature = self.identity.sign(trailer_digest(sealing.header.digest, root))
@@ -231,11 +230,11 @@ class SiloNode(Node):
         await self.work(write_atomically, self.config.directory / "last-body.json", json.dumps(figures).encode())
         yield trailer
 
-    def _mask(
-        self, manifest: Manifest, index: int, frozen: BinaryIO, streams: list[Stream]
-    ) -> tuple[body_pb2.Chunk, bytes]:
+    def _mask(self, manifest: Manifest, index: int, streams: list[Stream]) -> tuple[body_pb2.Chunk, bytes]:
         layout = self._codec(manifest).layout
-        planes = [frozen.read(size) for size in layout.plan.plane_bytes(layout.length(index))]
+        with open(self._path(manifest), "rb") as frozen:  # anew for each chunk: a call may end between any two
+            frozen.seek(index * sum(layout.plan.plane_bytes(layout.chunk_parameters)))
+            planes = [frozen.read(size) for size in layout.plan.plane_bytes(layout.length(index))]
         residues = layout.unpack(index, planes)
         for stream in streams:
             add_mask(residues, stream, index, 0, layout.length(index), manifest.plan.moduli)

@@ -1,5 +1,6 @@
 """A task without torch: each silo's update is known, so that any double counting shows in the sum."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ from silomix.runtime.core.codec import Schema, TensorSpec
 class Toy:
     """Silo i adds (i + 1) * 2^-8 to every parameter, and a pattern that differs by silo and round."""
 
-    def __init__(self, silo: int, parameters: int) -> None:
-        self.silo, self.parameters = silo, parameters
+    def __init__(self, silo: int, parameters: int, *, broken: bool = False, slow_s: float = 0.0) -> None:
+        self.silo, self.parameters, self.broken, self.slow_s = silo, parameters, broken, slow_s
 
     def schema(self) -> Schema:
         return Schema((TensorSpec("a", (self.parameters - 7,)), TensorSpec("b", (7,), buffer=True)))
@@ -27,7 +28,10 @@ class Toy:
         return {"a": a.astype(np.float32), "b": np.full(7, 1 / (self.silo + 2), np.float32)}
 
     def train(self, tensors: Mapping[str, np.ndarray[Any, Any]], round: int) -> Trained:  # noqa: A002
+        time.sleep(self.slow_s)
         update = self.update(round)
+        if self.broken:
+            update["b"][3] = np.nan
         trained = {name: tensors[name] + update[name] for name in tensors}
         return Trained(trained, 10 * (self.silo + 1), {"loss": 1.0})
 
@@ -35,5 +39,5 @@ class Toy:
         return {"accuracy": 0.5, "loss": 1.0}
 
 
-def task(silo: int = -1, parameters: int = 1000) -> Toy:
-    return Toy(silo, parameters)
+def task(silo: int = -1, parameters: int = 1000, broken: bool = False, slow_s: float = 0.0) -> Toy:
+    return Toy(silo, parameters, broken=broken, slow_s=slow_s)
