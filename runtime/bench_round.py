@@ -113,7 +113,7 @@ class BenchSilo(SiloNode):
         self.gate.clear()
         assert isinstance(self.task, VectorTask)
         update = {"vector": self.task.vector}
-        await self.work(self.freeze_update, manifest, update, 1)
+        self.keep(manifest, await self.work(self.encode, manifest, update, 1))
         say(event="encoded", arm=self.arm, t=time.monotonic())
 
     async def _submit(self, manifest: Manifest) -> None:

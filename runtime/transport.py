@@ -6,18 +6,22 @@ A refusal travels as a gRPC status whose message starts with the reason, so a `P
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from cryptography import x509
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.enrol import peer_name_from_cert
-from silomix.v1 import services_pb2_grpc
+from silomix.v1 import services_pb2, services_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -48,6 +52,9 @@ _CLIENT_OPTIONS = (
     ("grpc.enable_retries", 0),  # retries are ours: a stream is not repeatable by the library
 )
 
+SERVICES = services_pb2.DESCRIPTOR.services_by_name
+"""The protocol's services by name, with their methods."""
+
 INSECURE_NAME = "silomix-node"
 """Metadata that names the caller in a federation without TLS, where nobody can prove anything."""
 
@@ -58,7 +65,6 @@ STATUS = {
     Reason.TRAILING_BITS: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.OUT_OF_RANGE: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.WRONG_SEQUENCE: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.CHECKSUM_MISMATCH: grpc.StatusCode.DATA_LOSS,
     Reason.ROOT_MISMATCH: grpc.StatusCode.DATA_LOSS,
     Reason.UNKNOWN_PEER: grpc.StatusCode.PERMISSION_DENIED,
     Reason.NOT_INVITED: grpc.StatusCode.PERMISSION_DENIED,
@@ -76,6 +82,11 @@ class Tls:
     anchor: bytes
     certificate: bytes
     key: bytes = field(repr=False)
+
+    @property
+    def expires(self) -> float:
+        """When the certificate runs out, in Unix time."""
+        return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc.timestamp()
 
 
 def channel(address: str, peer: str, tls: Tls | None) -> grpc.aio.Channel:
@@ -102,6 +113,23 @@ def metadata(name: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
     return () if tls else ((INSECURE_NAME, name),)
 
 
+def _serialise(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+_HANDLERS: dict[tuple[bool, bool], Any] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+}
+
+
+def upload(to: grpc.aio.Channel, method: MethodDescriptor) -> Any:
+    """Return what calls a method with a stream of messages that are bytes already."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    return to.stream_unary(path, None, GetMessageClass(method.output_type).FromString)
+
+
 class Server:
     """A gRPC server with health checking and reflection that can be told when it is ready."""
 
@@ -124,10 +152,15 @@ class Server:
                 f"cannot listen on {listen}: another process has the port, or the address is not this host's"
             ) from None
 
-    def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
-        """Add a service by its generated registration function."""
-        register(servicer, self._server)
-        self._names.append(name)
+    def add(self, servicer: Any, service: ServiceDescriptor) -> None:
+        """Add a service. What a client streams in is handed over as bytes: these are counted, captured, then parsed."""
+        handlers: dict[str, Any] = {}
+        for method in service.methods:
+            request = None if method.client_streaming else GetMessageClass(method.input_type).FromString
+            make = _HANDLERS[method.client_streaming, method.server_streaming]
+            handlers[method.name] = make(getattr(servicer, method.name), request, _serialise)
+        self.add_generic(grpc.method_handlers_generic_handler(service.full_name, handlers))
+        self._names.append(service.full_name)
 
     def add_generic(self, handler: grpc.GenericRpcHandler) -> None:
         """Add handlers that no .proto describes, as the benchmarks do."""

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -166,8 +165,7 @@ def frames(total: int, chunk_parameters: int) -> Iterator[body_pb2.Frame]:
         n = min(chunk_parameters, total - first)
         planes = [rng.bytes(size) for size in p.plane_bytes(n)]
         digests.append(digest("chunk", index, first, *planes))
-        crc = zlib.crc32(b"".join(planes))
-        yield body_pb2.Frame(chunk=body_pb2.Chunk(index=index, first_parameter=first, planes=planes, crc=crc))
+        yield body_pb2.Frame(chunk=body_pb2.Chunk(index=index, first_parameter=first, planes=planes))
     root = digest("body", len(digests), *digests)
     yield body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=rng.bytes(64)))
 

@@ -311,3 +311,13 @@ def as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
         rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
         return rounded
     return mean.astype(NUMPY_TYPES[dtype], copy=False)
+
+
+def add(left: Array, right: Array, dtype: Dtype) -> Array:
+    """Add two tensors of a schema's type, rounded to that type: BF16 is held as bits, which do not add up."""
+    return as_dtype(as_float(left, dtype) + as_float(right, dtype), dtype)
+
+
+def subtract(left: Array, right: Array, dtype: Dtype) -> Array:
+    """Subtract two tensors of a schema's type, rounded to that type."""
+    return as_dtype(as_float(left, dtype) - as_float(right, dtype), dtype)

@@ -42,7 +42,6 @@ class Reason(StrEnum):
     BODY_CONFLICT = "body_conflict"
     WRONG_SEQUENCE = "wrong_sequence"
     WRONG_LENGTH = "wrong_length"
-    CHECKSUM_MISMATCH = "checksum_mismatch"
     ROOT_MISMATCH = "root_mismatch"
     RESIDUE_RANGE = "residue_range"
     TRAILING_BITS = "trailing_bits"

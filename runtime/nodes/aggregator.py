@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import grpc
-import numpy as np
 
 from silomix.models.task import Task, load_task
 from silomix.runtime.config import ConfigError, NodeConfig
 from silomix.runtime.core import aggregator as core
-from silomix.runtime.core.codec import Array, Codec
+from silomix.runtime.core.codec import Array, Codec, add
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.federation import UpdateKind
 from silomix.runtime.core.masks import Secret
@@ -22,12 +21,12 @@ from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_dig
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
-from silomix.runtime.nodes.node import GRACE_S, Node, guarded, whole
+from silomix.runtime.nodes.node import GRACE_S, Inbox, Node, guarded, whole
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.shuffler import next_frame
-from silomix.runtime.transport import Context, Server, backoff, fault_of, refuse, shuffler_stub
+from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, refuse, shuffler_stub
 from silomix.runtime.wire import digest_field, read_round_key, write_manifest
-from silomix.v1 import services_pb2, services_pb2_grpc
+from silomix.v1 import services_pb2
 
 CALL_S = 10.0
 """Time that a hop has to answer a small call."""
@@ -96,10 +95,8 @@ class AggregatorNode(Node):
     async def main(self) -> None:
         """Serve, and run round after round until all are done."""
         server = Server(self.config.listen, self.tls)
-        service = services_pb2.DESCRIPTOR.services_by_name["AggregatorService"].full_name
-        server.add(services_pb2_grpc.add_AggregatorServiceServicer_to_server, _Service(self), service)
+        server.add(_Service(self), SERVICES["AggregatorService"])
         await server.start()
-        self.metrics.plan(self.federation.plan.packed_bits)
         self.log.info("serving", address=self.config.listen)
         try:
             await self.step(core.Start(model_digest(self.data), self.schema, self.clock()))
@@ -265,7 +262,7 @@ class AggregatorNode(Node):
             self._hop(hop, "open")
             await self.step(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
-    async def take_sum(self, peer: str, frames: AsyncIterator[services_pb2.RelayFrame]) -> services_pb2.Delivery:
+    async def take_sum(self, peer: str, frames: Inbox[services_pb2.RelayFrame]) -> services_pb2.Delivery:
         """Take in the cohort's sum from the last hop, and make the next model of it."""
         opening = (await next_frame(frames, "open")).open
         passage = self.passage
@@ -281,6 +278,7 @@ class AggregatorNode(Node):
             return self.step(core.CohortIn(cohort))
 
         root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
+        passage.received_bytes = frames.bytes
         if self.passage is passage:
             self.passage = None  # applied once, however often it comes
             self.metrics.phase_took("release", self._lap())
@@ -333,7 +331,7 @@ class AggregatorNode(Node):
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array]]:
         manifest, mean = passage.manifest, self.decode(passage, size)
         if manifest.update is UpdateKind.DELTA:
-            mean = {name: np.add(self.tensors[name], value, dtype=value.dtype) for name, value in mean.items()}
+            mean = {t.name: add(self.tensors[t.name], mean[t.name], t.dtype) for t in manifest.schema.tensors}
         return write_model(manifest.schema, mean), mean
 
     @staticmethod
@@ -390,7 +388,7 @@ class AggregatorNode(Node):
             self.metrics.silos_present(len(self.present))
 
 
-class _Service(services_pb2_grpc.AggregatorServiceServicer):
+class _Service:
     """The calls that an aggregator answers."""
 
     def __init__(self, node: AggregatorNode) -> None:
@@ -433,11 +431,11 @@ class _Service(services_pb2_grpc.AggregatorServiceServicer):
             await refuse(context, fault)
 
     @guarded
-    async def Deliver(self, request: AsyncIterator[services_pb2.RelayFrame], context: Context) -> services_pb2.Delivery:
-        peer, stream = self.node.caller(context), self.node.stream()
-        frames = self.node.watch(request, "received", peer, "Deliver", stream)
+    async def Deliver(self, request: AsyncIterator[bytes], context: Context) -> services_pb2.Delivery:
+        peer = self.node.caller(context)
+        frames = Inbox(self.node, request, services_pb2.RelayFrame, peer, "Deliver")
         delivery = await self.node.take_sum(peer, frames)
-        self.node.seen("sent", peer, "Deliver", stream, delivery)
+        self.node.seen("sent", peer, "Deliver", frames.stream, delivery)
         return delivery
 
     @guarded

@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.capture import Capture
 from silomix.runtime.config import NodeConfig, load_identity
-from silomix.runtime.core.errors import Fault
+from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.identity import Identity
 from silomix.runtime.journal import Journal
 from silomix.runtime.log import Log, setup
@@ -26,6 +27,7 @@ WORKERS = 4
 """Threads for kernels, hashing and files: they hold no GIL for long, and the event loop none of their work."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class _Stop(Exception):  # noqa: N818 - no error: how a task group is told to end
@@ -50,6 +52,10 @@ class Node:
         self.capture = (
             Capture(config.capture, config.name, str(config.role), self.federation.digest) if config.capture else None
         )
+        self.metrics.plan(self.federation.plan.packed_bits)
+        self.metrics.minimum_cohort(self.federation.policy.minimum_cohort)
+        if self.tls is not None:
+            self.metrics.certificate_expires(self.tls.expires)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix=config.name)
         self.clock: Callable[[], float] = time.monotonic
         self.stopping = asyncio.Event()
@@ -69,7 +75,7 @@ class Node:
                 loop.add_signal_handler(number, self.stopping.set)
         close_metrics = None
         if self.config.metrics_port:
-            close_metrics = self.metrics.serve(self.config.metrics_port)
+            close_metrics = self.metrics.serve(self.config.metrics_port, self.config.metrics_host)
         try:
             async with self.tasks:
                 self.tasks.create_task(self._work_to_the_end())
@@ -183,17 +189,50 @@ class Node:
 
     def seen(self, direction: str, peer: str, method: str, stream: int, message: Any) -> None:
         """Count a message's bytes, and record it if this node captures."""
-        self.metrics.bytes(direction, self.role_of(peer), message.ByteSize())
-        if self.capture is not None:
-            self.capture.record(direction, peer, method, stream, message)
+        self.crossed(direction, peer, method, stream, message.DESCRIPTOR.full_name, message.SerializeToString())
 
-    async def watch(
-        self, frames: AsyncIterator[T], direction: str, peer: str, method: str, stream: int
-    ) -> AsyncIterator[T]:
-        """Pass messages through, counted and captured."""
-        async for frame in frames:
-            self.seen(direction, peer, method, stream, frame)
-            yield frame
+    def crossed(self, direction: str, peer: str, method: str, stream: int, kind: str, raw: bytes) -> None:
+        """Count a message that is bytes already, and record it if this node captures."""
+        self.metrics.bytes(direction, self.role_of(peer), len(raw))
+        if self.capture is not None:
+            self.capture.record(direction, peer, method, stream, (kind, raw))
+
+
+class Inbox(AsyncIterator[M]):
+    """What a peer streams in: counted and captured as the bytes that came, then parsed."""
+
+    def __init__(self, node: Node, raw: AsyncIterator[bytes], kind: type[M], peer: str, method: str) -> None:
+        """One stream, which gets a number of its own."""
+        self.bytes = 0
+        self.stream = node.stream()
+        self._node, self._raw, self._kind, self._peer, self._method = node, raw, kind, peer, method
+
+    async def __anext__(self) -> M:
+        raw = await anext(self._raw)
+        self.bytes += len(raw)
+        name = self._kind.DESCRIPTOR.full_name
+        self._node.crossed("received", self._peer, self._method, self.stream, name, raw)
+        try:
+            return self._kind.FromString(raw)
+        except DecodeError:
+            raise PeerFault(Reason.MALFORMED, f"{self._peer} sent what is no {name}", peer=self._peer) from None
+
+
+class Outbox(AsyncIterator[bytes]):
+    """What this node streams out: made bytes once, and counted and captured as such."""
+
+    def __init__(self, node: Node, frames: AsyncIterator[M], peer: str, method: str) -> None:
+        """One stream, which gets a number of its own."""
+        self.bytes = 0
+        self.stream = node.stream()
+        self._node, self._frames, self._peer, self._method = node, frames, peer, method
+
+    async def __anext__(self) -> bytes:
+        frame = await anext(self._frames)
+        raw = frame.SerializeToString()
+        self.bytes += len(raw)
+        self._node.crossed("sent", self._peer, self._method, self.stream, frame.DESCRIPTOR.full_name, raw)
+        return raw
 
 
 async def whole(future: asyncio.Future[T]) -> T:

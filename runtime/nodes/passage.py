@@ -7,7 +7,6 @@ the next hop can be sent again.
 """
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
@@ -118,7 +117,6 @@ class Passage:
     ) -> bytes:
         """Take in all that the hop before passes on, let the core decide on each part, and return the sum's root."""
         async for frame in frames:
-            self.received_bytes += frame.ByteSize()
             kind = frame.WhichOneof("kind")
             if kind == "header":
                 if self.cohort is None:  # else a broken stream begins anew: the headers are known
@@ -227,25 +225,18 @@ class Passage:
 def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> tuple[body_pb2.Chunk, bytes]:
     """Pack residues into a chunk, and return it with its digest."""
     planes = [pack(row, width) for row, width in zip(residues, widths, strict=True)]
-    crc = 0
-    for plane in planes:
-        crc = zlib.crc32(plane, crc)
-    return body_pb2.Chunk(index=index, first_parameter=first, planes=planes, crc=crc), chunk_digest(
-        index, first, planes
-    )
+    chunk = body_pb2.Chunk(index=index, first_parameter=first, planes=planes)
+    return chunk, chunk_digest(index, first, planes)
 
 
-def open_chunk(chunk: body_pb2.Chunk, shape: Layout, index: int) -> tuple[Residues, bytes]:
-    """Check a chunk in full and unpack it; return its residues and its digest."""
+def open_chunk(
+    chunk: body_pb2.Chunk, shape: Layout, index: int, buffer: Residues | None = None
+) -> tuple[Residues, bytes]:
+    """Check a chunk in full and unpack it, into a buffer if one is given; return its residues and its digest."""
     if chunk.index != index or chunk.first_parameter != shape.start(index):
         raise PeerFault(
             Reason.WRONG_SEQUENCE, f"chunk {chunk.index} came where {index} was due", found=chunk.index, expected=index
         )
     planes = list(chunk.planes)
-    residues = shape.unpack(index, planes)
-    crc = 0
-    for plane in planes:
-        crc = zlib.crc32(plane, crc)
-    if crc != chunk.crc:
-        raise PeerFault(Reason.CHECKSUM_MISMATCH, f"chunk {index} was damaged on its way", index=index)
+    residues = shape.unpack(index, planes, buffer)
     return residues, chunk_digest(index, chunk.first_parameter, planes)

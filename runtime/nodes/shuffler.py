@@ -28,9 +28,9 @@ from silomix.runtime.core.messages import (
 from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
-from silomix.runtime.nodes.node import GRACE_S, Node, guarded, whole
+from silomix.runtime.nodes.node import GRACE_S, Inbox, Node, Outbox, guarded, whole
 from silomix.runtime.nodes.passage import Passage, open_chunk
-from silomix.runtime.transport import Context, Server, aggregator_stub, backoff, fault_of, shuffler_stub
+from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
 from silomix.runtime.wire import (
     digest_field,
     read_header,
@@ -38,7 +38,7 @@ from silomix.runtime.wire import (
     write_receipt,
     write_round_key,
 )
-from silomix.v1 import body_pb2, services_pb2, services_pb2_grpc
+from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
@@ -58,10 +58,11 @@ class Spool:
         self._trusted = manifest.plan.level is Level.TRUSTED
         self.path = directory / f"{header.digest.hex()}.{os.urandom(4).hex()}.body"
         self._file: BinaryIO | None = None
+        self._buffer = self.layout.buffer()
 
     def take(self, chunk: body_pb2.Chunk) -> None:
         """Check one chunk and write it."""
-        residues, digest = open_chunk(chunk, self.layout, len(self.digests))
+        residues, digest = open_chunk(chunk, self.layout, len(self.digests), self._buffer)
         if self._trusted:
             self._check_values(residues, chunk.index)
         self.digests.append(digest)
@@ -84,25 +85,22 @@ class Spool:
             )
 
     def finish(self) -> bytes:
-        """Make the body durable and return its root."""
+        """Close the body and return its root. It need not survive a crash: an attempt without a release begins anew."""
         if len(self.digests) != self.layout.chunks or self._file is None:
             raise PeerFault(
                 Reason.WRONG_SEQUENCE,
                 f"{self.header.silo} ended after {len(self.digests)} of {self.layout.chunks} chunks",
                 peer=self.header.silo,
             )
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         return body_root(self.digests)
 
     def add_to(self, total: Residues) -> None:
         """Add the whole body to a sum."""
-        buffer = self.layout.buffer()
         with open(self.path, "rb") as f:
             for i in range(self.layout.chunks):
                 sizes = self.layout.plan.plane_bytes(self.layout.length(i))
-                self.layout.add(total, i, [f.read(size) for size in sizes], buffer)
+                self.layout.add(total, i, [f.read(size) for size in sizes], self._buffer)
 
     def drop(self) -> None:
         """Leave nothing behind."""
@@ -138,10 +136,8 @@ class ShufflerNode(Node):
     async def main(self) -> None:
         """Serve until told to stop; close the cohort when its time is up."""
         server = Server(self.config.listen, self.tls)
-        service = services_pb2.DESCRIPTOR.services_by_name["ShufflerService"].full_name
-        server.add(services_pb2_grpc.add_ShufflerServiceServicer_to_server, _Service(self), service)
+        server.add(_Service(self), SERVICES["ShufflerService"])
         await server.start()
-        self.metrics.plan(self.federation.plan.packed_bits)
         self.log.info("serving", address=self.config.listen)
         try:
             while True:
@@ -265,19 +261,14 @@ class ShufflerNode(Node):
         verify(self.federation.member(target).key, what, delivery.signature, target)
 
     async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
-        stream = self.stream()
-        method = "Deliver" if last else "Relay"
-        frames = self.watch(passage.frames(self.identity), "sent", target, method, stream)
-        channel = self.channel_to(target)
-        if last:
-            call = aggregator_stub(channel).Deliver(frames, metadata=self.metadata)
-        else:
-            call = shuffler_stub(channel).Relay(frames, metadata=self.metadata)
-        delivery: services_pb2.Delivery = await call
-        self.seen("received", target, method, stream, delivery)
+        service, name = ("AggregatorService", "Deliver") if last else ("ShufflerService", "Relay")
+        call = upload(self.channel_to(target), SERVICES[service].methods_by_name[name])
+        frames = Outbox(self, passage.frames(self.identity), target, name)
+        delivery: services_pb2.Delivery = await call(frames, metadata=self.metadata)
+        self.seen("received", target, name, frames.stream, delivery)
         return delivery
 
-    async def take_body(self, peer: str, frames: AsyncIterator[body_pb2.Frame]) -> Receipt:
+    async def take_body(self, peer: str, frames: Inbox[body_pb2.Frame]) -> Receipt:
         """Take one silo's body in: all of it, or nothing."""
         header = read_header((await next_frame(frames, "header")).header)
         for effect in await self.step(core.HeaderIn(header, peer)):
@@ -291,10 +282,8 @@ class ShufflerNode(Node):
         spool = Spool(self.spool, header, passage.manifest)
         self._uploading(peer, 1)
         try:
-            received = 0
             for _ in range(header.chunks):
                 frame = await next_frame(frames, "chunk")
-                received += frame.ByteSize()
                 await self.work(spool.take, frame.chunk)
             trailer = (await next_frame(frames, "trailer")).trailer
             if await anext(frames, None) is not None:
@@ -303,7 +292,7 @@ class ShufflerNode(Node):
             event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
             receipt = await whole(asyncio.ensure_future(self._count(event, spool)))
             plan = passage.manifest.plan
-            self.metrics.body("received", str(plan.encoding), received, passage.manifest.schema.parameters)
+            self.metrics.body("received", str(plan.encoding), frames.bytes, passage.manifest.schema.parameters)
             return receipt
         finally:
             spool.drop()
@@ -368,7 +357,7 @@ async def next_frame(frames: AsyncIterator[Any], kind: str) -> Any:
     return frame
 
 
-class _Service(services_pb2_grpc.ShufflerServiceServicer):
+class _Service:
     """The calls that a shuffler answers."""
 
     def __init__(self, node: ShufflerNode) -> None:
@@ -402,17 +391,17 @@ class _Service(services_pb2_grpc.ShufflerServiceServicer):
         return services_pb2.OpenResponse(manifest_digest=manifest.digest)
 
     @guarded
-    async def Submit(self, request: AsyncIterator[body_pb2.Frame], context: Context) -> body_pb2.Receipt:
-        peer, stream = self.node.caller(context), self.node.stream()
-        frames = self.node.watch(request, "received", peer, "Submit", stream)
+    async def Submit(self, request: AsyncIterator[bytes], context: Context) -> body_pb2.Receipt:
+        peer = self.node.caller(context)
+        frames = Inbox(self.node, request, body_pb2.Frame, peer, "Submit")
         receipt = write_receipt(await self.node.take_body(peer, frames))
-        self.node.seen("sent", peer, "Submit", stream, receipt)
+        self.node.seen("sent", peer, "Submit", frames.stream, receipt)
         return receipt
 
     @guarded
-    async def Relay(self, request: AsyncIterator[services_pb2.RelayFrame], context: Context) -> services_pb2.Delivery:
-        peer, stream = self.node.caller(context), self.node.stream()
-        frames = self.node.watch(request, "received", peer, "Relay", stream)
+    async def Relay(self, request: AsyncIterator[bytes], context: Context) -> services_pb2.Delivery:
+        peer = self.node.caller(context)
+        frames = Inbox(self.node, request, services_pb2.RelayFrame, peer, "Relay")
         delivery = await self.node.unless_stopped(self.node.take_sum(peer, frames))
-        self.node.seen("sent", peer, "Relay", stream, delivery)
+        self.node.seen("sent", peer, "Relay", frames.stream, delivery)
         return delivery

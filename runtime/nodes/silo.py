@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,16 +13,18 @@ import grpc
 from silomix.models.task import Task, load_task
 from silomix.runtime.config import NodeConfig
 from silomix.runtime.core import silo as core
-from silomix.runtime.core.codec import Array, Clips, Codec
+from silomix.runtime.core.codec import Array, Clips, Codec, subtract
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason
 from silomix.runtime.core.federation import UpdateKind
 from silomix.runtime.core.masks import Stream, add_mask, mask_stream
 from silomix.runtime.core.messages import Manifest, body_root, trailer_digest
+from silomix.runtime.core.packing import Residues
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.modelfile import model_digest, read_model, write_model
-from silomix.runtime.nodes.node import Node
+from silomix.runtime.nodes.node import Node, Outbox
 from silomix.runtime.nodes.passage import close_chunk
-from silomix.runtime.transport import aggregator_stub, backoff, fault_of, shuffler_stub, transient
+from silomix.runtime.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
 from silomix.runtime.wire import read_manifest, read_receipt, write_header
 from silomix.v1 import body_pb2, services_pb2
 
@@ -43,6 +46,8 @@ class SiloNode(Node):
         self.frozen = config.directory / "frozen"
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
+        self._body: tuple[Path, bytes] | None = None
+        self._durable: asyncio.Task[None] | None = None
 
     async def main(self) -> None:
         """Watch the aggregator until the federation is done; come back whenever the line breaks."""
@@ -110,43 +115,56 @@ class SiloNode(Node):
         return Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
 
     def _path(self, manifest: Manifest) -> Path:
-        return self.frozen / f"{manifest.round}-{manifest.model.hex()[:16]}.planes"
+        """One name for one set of integers: what they were trained from, and every number that shaped them."""
+        numbers = (manifest.round, manifest.model, manifest.schema.digest, manifest.plan.digest, str(manifest.update))
+        name = digest("frozen", *numbers, *(struct.pack("<d", bound) for bound in manifest.bounds))
+        return self.frozen / f"{manifest.round}-{name.hex()[:24]}.planes"
 
     async def _freeze(self, manifest: Manifest) -> None:
-        """Train and write the round's integers, once: every attempt sends the same ones."""
-        path = self._path(manifest)
-        if path.exists():
-            return
+        """Train and freeze the round's integers, once: every attempt sends the same ones."""
         if self.task.schema().digest != manifest.schema.digest:
             raise LocalFault(Reason.WRONG_SCHEMA, "the model that was announced is not this task's")
+        path = self._path(manifest)
+        if path.exists() or (self._body is not None and self._body[0] == path):
+            return
         data = await self._download(manifest)
-        await self.work_aside(self._train, manifest, data)
+        self.keep(manifest, await self.work_aside(self._train, manifest, data))
 
-    def _train(self, manifest: Manifest, data: bytes) -> None:
+    def keep(self, manifest: Manifest, body: bytes) -> None:
+        """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
+        path = self._path(manifest)
+        self._body = (path, body)
+        self._durable = self.tasks.create_task(self.work(self._write, path, body))
+
+    def _write(self, path: Path, body: bytes) -> None:
+        for old in self.frozen.glob("*.planes"):
+            old.unlink()
+        write_atomically(path, body)
+
+    def _train(self, manifest: Manifest, data: bytes) -> bytes:
         _, model = read_model(data)
         started = self.clock()
         trained = self.task.train(model, manifest.round)
         self.metrics.phase_took("train", self.clock() - started)
-        self.freeze_update(manifest, _update(manifest, model, trained.tensors), trained.examples)
+        body = self.encode(manifest, _update(manifest, model, trained.tensors), trained.examples)
         self.metrics.trained(trained.metrics.get("loss", 0.0), trained.examples)
         self.log.info("trained", round=manifest.round)
+        return body
 
-    def freeze_update(self, manifest: Manifest, update: dict[str, Array], examples: int) -> None:
-        """Write the round's integers, durably: from here on every attempt sends these."""
+    def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> bytes:
+        """Turn an update into the round's integers, as packed planes without masks."""
         started = self.clock()
         clips = Clips()
         body = bytearray()
         for planes in self._codec(manifest).encode(update, weight=_weight(examples, manifest), clips=clips):
             for plane in planes:
                 body += plane
-        for old in self.frozen.glob("*.planes"):
-            old.unlink()
-        write_atomically(self._path(manifest), bytes(body))
         if self.config.keep_updates:
             kept = self.config.directory / f"update-{manifest.round}.safetensors"
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
         self.metrics.clipped(clips.total)
+        return bytes(body)
 
     async def _download(self, manifest: Manifest) -> bytes:
         aggregator = self.federation.aggregator.name
@@ -177,17 +195,13 @@ class SiloNode(Node):
         sealing = self.core.sealing(manifest, os.urandom)
         log = self.log.bind(round=manifest.round, attempt=manifest.attempt, peer=hop)
         started = self.clock()
+        method = SERVICES["ShufflerService"].methods_by_name["Submit"]
         async for attempt in backoff():
             roots: list[bytes] = []
-            stream = self.stream()
-            frames = self._frames(manifest, sealing, roots)
-            stub = shuffler_stub(self.channel_to(hop))
+            frames = Outbox(self, self._frames(manifest, sealing, roots), hop, method.name)
+            call = upload(self.channel_to(hop), method)
             try:
-                answer = await stub.Submit(
-                    self.watch(frames, "sent", hop, "Submit", stream),
-                    metadata=self.metadata,
-                    timeout=manifest.deadline_s,
-                )
+                answer = await call(frames, metadata=self.metadata, timeout=manifest.deadline_s)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 if fault is not None:
@@ -197,7 +211,8 @@ class SiloNode(Node):
                 if attempt % 10 == 0:
                     log.warning("hop 1 is not reachable, trying again", code=error.code().name)
                 continue
-            self.seen("received", hop, "Submit", stream, answer)
+            self.seen("received", hop, "Submit", frames.stream, answer)
+            await self._measure(manifest, frames.bytes)
             root = roots[0] if roots else answer.root  # an early receipt: the body was there already
             self.core.step(core.ReceiptIn(read_receipt(answer), root))
             self.metrics.phase_took("submit", self.clock() - started)
@@ -209,42 +224,60 @@ class SiloNode(Node):
     ) -> AsyncIterator[body_pb2.Frame]:
         # Streams are not shared: a call that broke may still be at work on its last chunk.
         streams = [mask_stream(seed, manifest.context(layer), manifest.plan.moduli) for layer, seed in sealing.seeds]
-        header = body_pb2.Frame(header=write_header(sealing.header))
-        yield header
+        yield body_pb2.Frame(header=write_header(sealing.header))
         layout = self._codec(manifest).layout
+        buffer = layout.buffer()
         digests: list[bytes] = []
-        sent = header.ByteSize()
         for i in range(layout.chunks):
-            chunk, digest = await self.work(self._mask, manifest, i, streams)
-            digests.append(digest)
-            frame = body_pb2.Frame(chunk=chunk)
-            sent += frame.ByteSize()
-            yield frame
+            chunk, digest_ = await self.work(self._mask, manifest, i, streams, buffer)
+            digests.append(digest_)
+            yield body_pb2.Frame(chunk=chunk)
+        if self._durable is not None:
+            await self._durable  # the body counts with its trailer: from then on these are the round's integers
         root = body_root(digests)
         roots.append(root)
         signature = self.identity.sign(trailer_digest(sealing.header.digest, root))
-        trailer = body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=signature))
-        sent += trailer.ByteSize()
-        self.metrics.body("sent", str(manifest.plan.encoding), sent, manifest.schema.parameters)
-        figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / manifest.schema.parameters}
-        await self.work(write_atomically, self.config.directory / "last-body.json", json.dumps(figures).encode())
-        yield trailer
+        yield body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=signature))
 
-    def _mask(self, manifest: Manifest, index: int, streams: list[Stream]) -> tuple[body_pb2.Chunk, bytes]:
+    async def _measure(self, manifest: Manifest, sent: int) -> None:
+        parameters = manifest.schema.parameters
+        self.metrics.body("sent", str(manifest.plan.encoding), sent, parameters)
+        figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
+        path = self.config.directory / "last-body.json"
+        await self.work(path.write_text, json.dumps(figures))
+
+    def _mask(
+        self, manifest: Manifest, index: int, streams: list[Stream], buffer: Residues
+    ) -> tuple[body_pb2.Chunk, bytes]:
         layout = self._codec(manifest).layout
-        with open(self._path(manifest), "rb") as frozen:  # anew for each chunk: a call may end between any two
-            frozen.seek(index * sum(layout.plan.plane_bytes(layout.chunk_parameters)))
-            planes = [frozen.read(size) for size in layout.plan.plane_bytes(layout.length(index))]
-        residues = layout.unpack(index, planes)
+        at = index * sum(layout.plan.plane_bytes(layout.chunk_parameters))
+        planes = self._planes(manifest, at, layout.plan.plane_bytes(layout.length(index)))
+        residues = layout.unpack(index, planes, buffer)
         for stream in streams:
             add_mask(residues, stream, index, 0, layout.length(index), manifest.plan.moduli)
         return close_chunk(residues, layout.plan.widths, index, layout.start(index))
+
+    def _planes(self, manifest: Manifest, at: int, sizes: tuple[int, ...]) -> list[memoryview]:
+        """Read one chunk of the round's integers: from memory, or after a restart from the file."""
+        path = self._path(manifest)
+        total = sum(sizes)
+        if self._body is not None and self._body[0] == path:
+            part = memoryview(self._body[1])[at : at + total]
+        else:
+            with open(path, "rb") as frozen:  # anew for each chunk: a call may end between any two
+                frozen.seek(at)
+                part = memoryview(frozen.read(total))
+        planes = []
+        for size in sizes:
+            planes.append(part[:size])
+            part = part[size:]
+        return planes
 
 
 def _update(manifest: Manifest, model: dict[str, Array], trained: dict[str, Array]) -> dict[str, Array]:
     if manifest.update is UpdateKind.WEIGHTS:
         return trained
-    return {name: trained[name] - model[name] for name in model}
+    return {t.name: subtract(trained[t.name], model[t.name], t.dtype) for t in manifest.schema.tensors}
 
 
 def _weight(examples: int, manifest: Manifest) -> int:

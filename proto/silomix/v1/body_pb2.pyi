@@ -41,16 +41,14 @@ class Header(_message.Message):
     def __init__(self, silo: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., seeds: _Optional[_Iterable[_Union[SealedSeed, _Mapping]]] = ..., chunks: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("index", "first_parameter", "planes", "crc")
+    __slots__ = ("index", "first_parameter", "planes")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FIRST_PARAMETER_FIELD_NUMBER: _ClassVar[int]
     PLANES_FIELD_NUMBER: _ClassVar[int]
-    CRC_FIELD_NUMBER: _ClassVar[int]
     index: int
     first_parameter: int
     planes: _containers.RepeatedScalarFieldContainer[bytes]
-    crc: int
-    def __init__(self, index: _Optional[int] = ..., first_parameter: _Optional[int] = ..., planes: _Optional[_Iterable[bytes]] = ..., crc: _Optional[int] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., first_parameter: _Optional[int] = ..., planes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Trailer(_message.Message):
     __slots__ = ("root", "signature")
