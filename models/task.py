@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.codec import Dtype, Schema
+from silomix.runtime.core.codec import NUMPY_TYPES, Schema
 from silomix.runtime.core.errors import UserError
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -23,7 +23,6 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 Option = str | int | float | bool
 """What a federation file can say about a task: no tables, no lists."""
 
-_NUMPY = {Dtype.F64: np.float64, Dtype.F32: np.float32, Dtype.F16: np.float16, Dtype.BF16: np.uint16}
 _TRAIN_EXTRA = {"torch", "sklearn", "opacus"}
 
 
@@ -99,8 +98,8 @@ def check_tensors(path: str, schema: Schema, tensors: Tensors) -> None:
             raise TaskError(f"task {path}: initial() returns {name} as {type(found).__name__}, not as a numpy array")
         if found.shape != spec.shape:
             raise TaskError(f"task {path}: initial() returns {name} of shape {found.shape}, the schema: {spec.shape}")
-        if found.dtype != _NUMPY[spec.dtype]:
-            expected = f"{spec.dtype} ({np.dtype(_NUMPY[spec.dtype])})"
+        if found.dtype != NUMPY_TYPES[spec.dtype]:
+            expected = f"{spec.dtype} ({np.dtype(NUMPY_TYPES[spec.dtype])})"
             raise TaskError(f"task {path}: initial() returns {name} as {found.dtype}, the schema: {expected}")
 
 

@@ -40,7 +40,7 @@ from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.federation import Policy
 from silomix.runtime.core.messages import Manifest
 from silomix.runtime.enrol import init
-from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.local import INITIAL_MODEL, interrupt_on_sigterm
 from silomix.runtime.modelfile import write_model
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import tls_of
@@ -488,6 +488,7 @@ def bench_round(
     silos: int, parameters: int, hops: int, precision: int, repeats: int, per_process: int, as_json: bool
 ) -> int:
     """Run the benchmark and print it."""
+    interrupt_on_sigterm()
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     result = asyncio.run(_bench(silos, parameters, hops, precision, repeats, per_process, console))
     if as_json:

@@ -90,6 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stdout = sys.stdout.fileno()
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
         return EXIT_BROKEN_PIPE
+    except (OSError, MemoryError) as error:
+        sys.stderr.write(f"silomix: {error or 'not enough memory for that'}\n")
+        return EXIT_FAULT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return code

@@ -97,8 +97,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 def _init(args: argparse.Namespace) -> int:
     from silomix.runtime.core.federation import Policy
-    from silomix.runtime.enrol import init
-    from silomix.runtime.local import INITIAL_MODEL, write_initial
+    from silomix.runtime.local import create
 
     options = _options(args.option)
     policy = Policy(
@@ -114,9 +113,7 @@ def _init(args: argparse.Namespace) -> int:
     )
     if args.task == "silomix.models.digits:task":
         policy = replace(policy, task_options={"silos": args.silos, **options})
-    from silomix.runtime.config import Role
-
-    federation = init(
+    federation = create(
         args.directory,
         args.silos,
         args.shufflers,
@@ -127,10 +124,7 @@ def _init(args: argparse.Namespace) -> int:
         listen_host=args.listen_host,
         base_port=args.base_port,
         metrics_base_port=args.metrics_base_port,
-        silo_options=lambda index: {"silo": index},
-        settings={Role.AGGREGATOR: {"initial_model": INITIAL_MODEL}},
     )
-    write_initial(args.directory / federation.aggregator.name / INITIAL_MODEL, policy)
     out = sys.stdout.write
     if args.insecure:
         out("WARNING: no TLS. Anybody on the network can read and forge everything. For experiments only.\n")
@@ -145,12 +139,13 @@ def _init(args: argparse.Namespace) -> int:
 
 def _model_init(args: argparse.Namespace) -> int:
     from silomix.runtime.config import load_federation, load_node
-    from silomix.runtime.local import INITIAL_MODEL, write_initial
+    from silomix.runtime.journal import write_atomically
+    from silomix.runtime.local import INITIAL_MODEL, initial_model
 
     home = args.config if args.config.is_dir() else args.config.parent
     federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
     out = args.out or home / INITIAL_MODEL
-    write_initial(out, federation.policy)
+    write_atomically(out, initial_model(federation.policy))
     sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")
     return 0
 

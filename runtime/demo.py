@@ -23,7 +23,7 @@ from rich.text import Text
 from silomix.runtime.config import Role
 from silomix.runtime.core.federation import Policy
 from silomix.runtime.journal import Journal
-from silomix.runtime.local import INITIAL_MODEL, LocalFederation, create
+from silomix.runtime.local import INITIAL_MODEL, LocalFederation, create, interrupt_on_sigterm
 from silomix.runtime.modelfile import read_model
 from silomix.runtime.status import render
 from silomix.v1 import services_pb2
@@ -33,6 +33,7 @@ POLL_S = 0.5
 
 def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json: bool) -> int:
     """Run the demo and print what came of it; clean up in every case."""
+    interrupt_on_sigterm()
     directory = keep or Path(tempfile.mkdtemp(prefix="silomix-demo-"))
     console = Console(stderr=as_json)
     try:
@@ -99,6 +100,8 @@ async def _run(home: Path, console: Console) -> services_pb2.GetStatusResponse:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(done), POLL_S)
             done.result()
+    if not console.is_terminal:
+        console.print()
     return last
 
 

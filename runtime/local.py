@@ -5,6 +5,7 @@ The demo, the benchmarks, the audits and the tests all start federations through
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.transport import aggregator_stub, backoff, channel, metadata
+from silomix.runtime.transport import aggregator_stub, channel, metadata
 from silomix.v1 import services_pb2
 
 INITIAL_MODEL = "initial.safetensors"
@@ -52,8 +53,12 @@ def create(
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
     settings: Mapping[Role, Mapping[str, Scalar]] | None = None,
     metrics_base_port: int = 0,
+    host: str = "127.0.0.1",
+    listen_host: str = "",
+    base_port: int = 0,
 ) -> Federation:
     """Write a federation into an empty directory, with the initial model that its task makes."""
+    model = initial_model(policy)  # first: a task that does not load leaves nothing behind
     given = {role: dict((settings or {}).get(role, {})) for role in Role}
     given[Role.AGGREGATOR] = {"initial_model": INITIAL_MODEL, **given[Role.AGGREGATOR]}
     federation = init(
@@ -66,15 +71,18 @@ def create(
         silo_options=silo_options,
         settings=given,
         metrics_base_port=metrics_base_port,
+        host=host,
+        listen_host=listen_host,
+        base_port=base_port,
     )
-    write_initial(directory / federation.aggregator.name / INITIAL_MODEL, policy)
+    write_atomically(directory / federation.aggregator.name / INITIAL_MODEL, model)
     return federation
 
 
-def write_initial(path: Path, policy: Policy) -> None:
-    """Write the model before round 1: the task makes it, and the aggregator needs nothing else of the task."""
+def initial_model(policy: Policy) -> bytes:
+    """Make the model before round 1: the task does, and the aggregator needs nothing else of the task."""
     task = load_task(policy.task, policy.task_options)
-    write_atomically(path, write_model(task.schema(), task.initial()))
+    return write_model(task.schema(), task.initial())
 
 
 def make_node(config: NodeConfig) -> Node:
@@ -92,6 +100,18 @@ async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_p
             request, metadata=metadata(config.name, tls), timeout=timeout_s
         )
     return answer
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end a child whose parent was killed and could not clean up (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def interrupt_on_sigterm() -> None:
+    """Treat SIGTERM as Ctrl-C, so that whoever started processes also ends them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 class LocalFederation:
@@ -148,6 +168,7 @@ class LocalFederation:
                 stderr=log,
                 env=self._env,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
 
     def kill(self, name: str) -> None:
@@ -249,12 +270,3 @@ class InProcess:
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
-
-
-async def wait_for_status(directory: Path) -> services_pb2.GetStatusResponse:
-    """Wait until the aggregator of a federation answers."""
-    config = load_node(directory)
-    async for _ in backoff():
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            return await fetch_status(config)
-    raise AssertionError("unreachable: the backoff has no end")

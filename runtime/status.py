@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
@@ -27,7 +28,7 @@ def show(path: Path, *, once: bool, as_json: bool) -> int:
         if once or as_json:
             status = asyncio.run(fetch_status(config))
             if as_json:
-                sys.stdout.write(json.dumps(MessageToDict(status, preserving_proto_field_name=True)) + "\n")
+                sys.stdout.write(json.dumps(as_json_value(status)) + "\n")
             else:
                 Console().print(render(status))
             return 0
@@ -38,6 +39,18 @@ def show(path: Path, *, once: bool, as_json: bool) -> int:
             f"silomix: the aggregator at {address} does not answer ({error.code().name}): is it running?\n"
         )
         return 2
+
+
+def as_json_value(status: services_pb2.GetStatusResponse) -> dict[str, Any]:
+    """Turn a status into JSON's own types: protobuf writes 64-bit numbers as strings."""
+    value: dict[str, Any] = MessageToDict(
+        status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    for entry in (value, *value["history"]):
+        for key in ("round", "rounds"):
+            if key in entry:
+                entry[key] = int(entry[key])
+    return value
 
 
 async def _watch(path: Path) -> int:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_dig
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
-from silomix.runtime.nodes.node import GRACE_S, Inbox, Node, guarded, whole
+from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, guarded, whole
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.shuffler import next_frame
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, refuse, shuffler_stub
@@ -35,13 +34,13 @@ FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
 
 
-class AggregatorNode(Node):
+class AggregatorNode(Driver[core.Event, core.Effect]):
     """Drives the aggregator's state machine."""
 
     def __init__(self, config: NodeConfig) -> None:
         """Find the newest model, and recall what the journal has."""
         super().__init__(config)
-        self.core = core.Aggregator(self.federation, self.identity, os.urandom)
+        self.core = self.machine = core.Aggregator(self.federation, self.identity, os.urandom)
         newest = None
         for round_, _, value in self.journal.facts("applied"):
             fact = json.loads(value)
@@ -67,10 +66,8 @@ class AggregatorNode(Node):
             if round_ < self.core.round
         ]
         self.hop_states: dict[str, str] = {}
-        self.lock = asyncio.Lock()
         self._news = asyncio.Condition()
         self._leaving = False
-        self._woken = asyncio.Event()
         self._phase_began = self.clock()
         self._round_began = self.clock()
 
@@ -100,14 +97,7 @@ class AggregatorNode(Node):
         self.log.info("serving", address=self.config.listen)
         try:
             await self.step(core.Start(model_digest(self.data), self.schema, self.clock()))
-            while self.core.phase != "finished":
-                wake = self.core.wake_at()
-                self._woken.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if wake is None else max(0.0, wake - self.clock())):
-                        await self._woken.wait()
-                        continue
-                await self.step(core.Tick(self.clock()))
+            await self.keep_time(core.Tick, lambda: self.core.phase == "finished")
             await asyncio.sleep(FAREWELL_S)
         finally:
             async with self._news:  # watchers would hold the server up: they come back to whoever is here next
@@ -115,19 +105,8 @@ class AggregatorNode(Node):
                 self._news.notify_all()
             await server.stop(GRACE_S)
 
-    async def step(self, event: core.Event) -> list[core.Effect]:
-        """Let the core decide, and carry its decisions out in order, one event at a time, also if the caller leaves."""
-        return await whole(asyncio.ensure_future(self._step(event)))
-
-    async def _step(self, event: core.Event) -> list[core.Effect]:
-        async with self.lock:
-            effects = self.core.step(event)
-            for effect in effects:
-                await self._perform(effect)
-        self._woken.set()
-        return effects
-
-    async def _perform(self, effect: core.Effect) -> None:
+    async def perform(self, effect: core.Effect) -> None:
+        """Carry one decision out."""
         match effect:
             case core.Remember(fact):
                 await self.work(self._remember, fact)
@@ -320,8 +299,8 @@ class AggregatorNode(Node):
                 await self._done(done)
                 self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
             for effect in effects:
-                await self._perform(effect)
-        self._woken.set()
+                await self.perform(effect)
+        self.woken.set()
 
     async def _done(self, status: services_pb2.RoundStatus) -> None:
         """Add a round to the history, which outlives the process."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -28,6 +28,8 @@ WORKERS = 4
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+Event = TypeVar("Event", contravariant=True)
+Effect = TypeVar("Effect")
 
 
 class _Stop(Exception):  # noqa: N818 - no error: how a task group is told to end
@@ -163,10 +165,6 @@ class Node:
             self._channels[name] = channel(member.address, name, self.tls)
         return self._channels[name]
 
-    def drop_channel(self, name: str) -> None:
-        """Forget a channel, so that the next call connects anew."""
-        self._channels.pop(name, None)
-
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call carries."""
@@ -196,6 +194,57 @@ class Node:
         self.metrics.bytes(direction, self.role_of(peer), len(raw))
         if self.capture is not None:
             self.capture.record(direction, peer, method, stream, (kind, raw))
+
+
+class Core(Protocol[Event, Effect]):
+    """A state machine of the core that has deadlines."""
+
+    def step(self, event: Event, /) -> list[Effect]:
+        """Take one event and return effects."""
+        ...
+
+    def wake_at(self) -> float | None:
+        """When it wants to hear that time has passed."""
+        ...
+
+
+class Driver(Node, Generic[Event, Effect]):
+    """A node that carries out what a state machine decides: one event at a time, effects in order."""
+
+    machine: Core[Event, Effect]
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Roles set `machine`."""
+        super().__init__(config)
+        self.lock = asyncio.Lock()
+        self.woken = asyncio.Event()
+
+    async def perform(self, effect: Effect) -> None:
+        """Carry one effect out. Overridden by each role."""
+        raise NotImplementedError
+
+    async def step(self, event: Event) -> list[Effect]:
+        """Let the machine decide, and carry its decisions out, also if the caller leaves."""
+        return await whole(asyncio.ensure_future(self._step(event)))
+
+    async def _step(self, event: Event) -> list[Effect]:
+        async with self.lock:
+            effects = self.machine.step(event)
+            for effect in effects:
+                await self.perform(effect)
+        self.woken.set()
+        return effects
+
+    async def keep_time(self, tick: Callable[[float], Event], finished: Callable[[], bool]) -> None:
+        """Tell the machine when its time is up, until there is nothing left to do."""
+        while not finished():
+            wake = self.machine.wake_at()
+            self.woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if wake is None else max(0.0, wake - self.clock())):
+                    await self.woken.wait()
+                    continue
+            await self.step(tick(self.clock()))
 
 
 class Inbox(AsyncIterator[M]):

@@ -28,7 +28,7 @@ from silomix.runtime.core.messages import (
 from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
-from silomix.runtime.nodes.node import GRACE_S, Inbox, Node, Outbox, guarded, whole
+from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
 from silomix.runtime.nodes.passage import Passage, open_chunk
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
 from silomix.runtime.wire import (
@@ -110,13 +110,13 @@ class Spool:
             self.path.unlink(missing_ok=True)
 
 
-class ShufflerNode(Node):
+class ShufflerNode(Driver[core.Event, core.Effect]):
     """Drives the shuffler's state machine."""
 
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
         super().__init__(config)
-        self.core = core.Shuffler(self.federation, self.identity, os.urandom)
+        self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom)
         for round_, silo, value in self.journal.facts("key"):
             self.core.recall(core.KeyMade(round_, silo, Secret(value)))
         for round_, _, value in self.journal.facts("released"):
@@ -126,12 +126,10 @@ class ShufflerNode(Node):
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
         self.total: Residues | None = None
-        self.lock = asyncio.Lock()
         self.uploads: dict[str, int] = {}
         self._sending: asyncio.Task[None] | None = None
         self._delivered = asyncio.Event()
         self._opened_at = 0.0
-        self._woken = asyncio.Event()
 
     async def main(self) -> None:
         """Serve until told to stop; close the cohort when its time is up."""
@@ -140,30 +138,12 @@ class ShufflerNode(Node):
         await server.start()
         self.log.info("serving", address=self.config.listen)
         try:
-            while True:
-                wake = self.core.wake_at()
-                self._woken.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if wake is None else max(0.0, wake - self.clock())):
-                        await self._woken.wait()
-                        continue
-                await self.step(core.Tick(self.clock()))
+            await self.keep_time(core.Tick, lambda: False)
         finally:
             await server.stop(GRACE_S)
 
-    async def step(self, event: core.Event) -> list[core.Effect]:
-        """Let the core decide, and carry its decisions out in order, one event at a time, also if the caller leaves."""
-        return await whole(asyncio.ensure_future(self._step(event)))
-
-    async def _step(self, event: core.Event) -> list[core.Effect]:
-        async with self.lock:
-            effects = self.core.step(event)
-            for effect in effects:
-                await self._perform(effect)
-        self._woken.set()
-        return effects
-
-    async def _perform(self, effect: core.Effect) -> None:
+    async def perform(self, effect: core.Effect) -> None:
+        """Carry one decision out."""
         match effect:
             case core.Remember(fact):
                 await self.work(self._remember, fact)
@@ -321,8 +301,8 @@ class ShufflerNode(Node):
                     case core.Again():
                         receipt = effect.receipt
                     case _:
-                        await self._perform(effect)
-        self._woken.set()
+                        await self.perform(effect)
+        self.woken.set()
         assert receipt is not None
         return receipt
 
