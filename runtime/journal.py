@@ -117,7 +117,7 @@ class Journal:
             self._db.close()
 
 
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
+def write_atomically(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write a file so that it is there whole, or not at all, after a crash. Its owner alone can read it."""
     temporary = path.with_name(path.name + ".new")
     try:

@@ -46,7 +46,7 @@ class SiloNode(Node):
         self.frozen = config.directory / "frozen"
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
-        self._body: tuple[Path, bytes] | None = None
+        self._body: tuple[Path, bytearray] | None = None
         self._durable: asyncio.Task[None] | None = None
 
     async def main(self) -> None:
@@ -130,18 +130,18 @@ class SiloNode(Node):
         data = await self._download(manifest)
         self.keep(manifest, await self.work_aside(self._train, manifest, data))
 
-    def keep(self, manifest: Manifest, body: bytes) -> None:
+    def keep(self, manifest: Manifest, body: bytearray) -> None:
         """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
         path = self._path(manifest)
         self._body = (path, body)
         self._durable = self.tasks.create_task(self.work(self._write, path, body))
 
-    def _write(self, path: Path, body: bytes) -> None:
+    def _write(self, path: Path, body: bytearray) -> None:
         for old in self.frozen.glob("*.planes"):
             old.unlink()
         write_atomically(path, body)
 
-    def _train(self, manifest: Manifest, data: bytes) -> bytes:
+    def _train(self, manifest: Manifest, data: bytes) -> bytearray:
         _, model = read_model(data)
         started = self.clock()
         trained = self.task.train(model, manifest.round)
@@ -151,20 +151,23 @@ class SiloNode(Node):
         self.log.info("trained", round=manifest.round)
         return body
 
-    def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> bytes:
+    def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> bytearray:
         """Turn an update into the round's integers, as packed planes without masks."""
         started = self.clock()
         clips = Clips()
-        body = bytearray()
-        for planes in self._codec(manifest).encode(update, weight=_weight(examples, manifest), clips=clips):
+        codec = self._codec(manifest)
+        body = bytearray(codec.layout.body_bytes)
+        at = 0
+        for planes in codec.encode(update, weight=_weight(examples, manifest), clips=clips):
             for plane in planes:
-                body += plane
+                body[at : at + len(plane)] = plane
+                at += len(plane)
         if self.config.keep_updates:
             kept = self.config.directory / f"update-{manifest.round}.safetensors"
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
         self.metrics.clipped(clips.total)
-        return bytes(body)
+        return body
 
     async def _download(self, manifest: Manifest) -> bytes:
         aggregator = self.federation.aggregator.name
