@@ -44,6 +44,8 @@ _SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS // 3),  # so that our own pings are never too many
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.bdp_probe", 0),  # else a hundred streams at once may each have megabytes in flight
+    ("grpc.http2.lookahead_bytes", 1 << 20),
 )
 _CLIENT_OPTIONS = (
     *_OPTIONS,
