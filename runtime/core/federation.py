@@ -67,7 +67,7 @@ class Policy:
     bound: float = 1.0
     """Magnitude that values are scaled by and clipped to."""
     weight_levels: int = 1
-    """1 is the plain mean; W > 1 weighs silos by their data in W steps."""
+    """1 is the plain mean; W > 1 weighs a silo by its examples, at most W of them."""
     headroom: int = 0
     """Bits of range beyond the largest honest sum."""
     granularity: Granularity = Granularity.SUM

@@ -26,7 +26,7 @@ from silomix.runtime.nodes.node import Node, Outbox
 from silomix.runtime.nodes.passage import close_chunk
 from silomix.runtime.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
 from silomix.runtime.wire import read_manifest, read_receipt, write_header
-from silomix.v1 import body_pb2, services_pb2
+from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 MODEL_SLACK_BYTES = 1 << 20
 
@@ -73,9 +73,9 @@ class SiloNode(Node):
                 if attempt % 10 == 0:
                     log.warning("the aggregator is not reachable, trying again", code=error.code().name)
 
-    async def _announced(self, wire: object) -> None:
+    async def _announced(self, wire: manifest_pb2.Manifest) -> None:
         try:
-            manifest = read_manifest(wire)  # type: ignore[arg-type]
+            manifest = read_manifest(wire)
             effects = self.core.step(core.Announced(manifest))
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
