@@ -273,7 +273,7 @@ POLICY_KEYS: Mapping[str, Key] = {
         _number("a finite number above 0", lambda x: x > 0), "Magnitude that values are scaled by and clipped to."
     ),
     "weight_levels": Key(
-        _whole(1, 1_000_000), "1 for the plain mean; W > 1 weighs silos by their data in W steps, without telling."
+        _whole(1, 1_000_000), "1 for the plain mean; W > 1 weighs a silo by its examples, at most W, untold."
     ),
     "headroom": Key(_whole(0, 64), "Bits of range beyond the largest honest sum, so that an overflow shows."),
     "granularity": Key(
