@@ -15,7 +15,9 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from silomix.runtime import cli_nodes
+from silomix.attacks import cli as attacks_cli
+from silomix.models import cli as models_cli
+from silomix.runtime import cli_deploy, cli_nodes
 from silomix.runtime.core.errors import Fault, Reason, UserError
 from silomix.runtime.core.plan import Level, Quantiser
 from silomix.runtime.paper_tables import Comparison, Mark, Number, PaperReport, Section, paper_report
@@ -159,7 +161,8 @@ def make_parser() -> argparse.ArgumentParser:
     _json_flag(cmd)
     cmd.set_defaults(handler=_bench_round)
 
-    cli_nodes.add(commands, _json_flag)
+    for group in (cli_nodes, cli_deploy, models_cli, attacks_cli):
+        group.add(commands, _json_flag)
 
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
     _json_flag(cmd)
