@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.plan import Encoding, Level
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
@@ -54,6 +55,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         choices=[str(level) for level in Level],
         default=str(Level.SEMI_HONEST),
         help="whom a silo has to trust (default: %(default)s)",
+    )
+    cmd.add_argument(
+        "--granularity",
+        choices=[str(granularity) for granularity in Granularity],
+        default=str(Granularity.SUM),
+        help="what leaves the chain; all but sum are the paper's baselines, for --level trusted (default: %(default)s)",
     )
     cmd.add_argument("--weight-levels", type=int, default=1, metavar="W", help="1: plain mean (default: %(default)s)")
     cmd.add_argument("--minimum-cohort", type=int, default=3, metavar="N", help="silos in a sum (default: %(default)s)")
@@ -105,8 +112,9 @@ def _init(args: argparse.Namespace) -> int:
         task_options=options,
         rounds=args.rounds,
         precision=args.precision,
-        encoding=Encoding.COUNTS,
+        encoding=Encoding.UNARY if args.granularity == Granularity.UNARY else Encoding.COUNTS,
         level=Level(args.level),
+        granularity=Granularity(args.granularity),
         weight_levels=args.weight_levels,
         minimum_cohort=args.minimum_cohort,
         deadline_s=args.deadline_s,

@@ -6,6 +6,7 @@ else has made.
 
 from collections.abc import Mapping
 
+from silomix.runtime.core.baseline import float_body
 from silomix.runtime.core.codec import Layout
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -25,6 +26,11 @@ def layout(manifest: Manifest) -> Layout:
     """Every length of a body of this attempt."""
     weighted = manifest.plan.weight_levels > 1
     return Layout(manifest.plan, manifest.schema.parameters + weighted, manifest.chunk_parameters)
+
+
+def wire_encoding(manifest: Manifest) -> str:
+    """What a body is made of, for metrics: residues as the plan encodes them, or plain values."""
+    return "float32" if float_body(manifest.granularity) else str(manifest.plan.encoding)
 
 
 def check_manifest(manifest: Manifest, federation: Federation) -> None:

@@ -12,16 +12,19 @@ import grpc
 from silomix.models.task import Task, load_task
 from silomix.runtime.config import ConfigError, NodeConfig
 from silomix.runtime.core import aggregator as core
-from silomix.runtime.core.codec import Array, Codec, add
+from silomix.runtime.core.codec import Array
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.federation import UpdateKind
 from silomix.runtime.core.masks import Secret
 from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.optimise import step
+from silomix.runtime.core.rules import wire_encoding
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, guarded, whole
 from silomix.runtime.nodes.passage import Passage
+from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, refuse, shuffler_stub
 from silomix.runtime.wire import digest_field, read_round_key, write_manifest
@@ -41,10 +44,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """Find the newest model, and recall what the journal has."""
         super().__init__(config)
         self.core = self.machine = core.Aggregator(self.federation, self.identity, os.urandom)
-        newest = None
+        newest, made = None, None
         for round_, _, value in self.journal.facts("applied"):
             fact = json.loads(value)
             newest = bytes.fromhex(fact["model"])
+            if not fact["abandoned"]:
+                made = (round_, fact.get("server"))
             self.core.recall(core.Applied(round_, newest, fact["cohort"], fact["abandoned"]))
         for round_, attempt, _ in self.journal.facts("tried"):
             self.core.recall(core.Tried(round_, int(attempt)))
@@ -54,6 +59,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.models.mkdir(parents=True, exist_ok=True)
         self.data = self._load(newest)
         self.schema, self.tensors = read_model(self.data)
+        self.optimiser = self.federation.policy.optimiser
+        self.moments = self._load_moments(newest, made)
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
         self.passage: Passage | None = None
@@ -86,6 +93,22 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             )
         return initial.read_bytes()
 
+    def _load_moments(self, newest: bytes | None, made: tuple[int, str | None] | None) -> dict[str, Array]:
+        """Read the state of the server's optimiser as the last round left it, or start it at rest."""
+        if not self.optimiser.slots or newest is None or made is None or made[1] != self.optimiser.kind:
+            return self.optimiser.start(self.schema)
+        path = self._moments_path(newest, made[0])
+        if not path.exists():
+            raise ConfigError(path, "", "is missing: the server's optimiser cannot go on without it; put it back")
+        return read_model(path.read_bytes())[1]
+
+    def _moments_path(self, digest: bytes, round_: int) -> Path:
+        return self.models / f"{digest.hex()[:32]}-{round_}.moments"
+
+    def _keep_moments(self, path: Path, moments: dict[str, Array]) -> None:
+        if self.optimiser.slots:
+            write_atomically(path, write_model(self.optimiser.state_schema(self.schema), moments))
+
     def _model_path(self, digest: bytes) -> Path:
         return self.models / f"{digest.hex()[:32]}.safetensors"
 
@@ -116,7 +139,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for hop in effect.chain:
                     self.spawn(self._ask(hop, effect))
             case core.OpenAt(manifest, private):
-                self.passage = Passage(manifest, self.config.name, self.workers)
+                self.passage = make_passage(manifest, self.config.name, self.workers)
                 self.private = private
                 self.spawn(self._open_all(manifest))
             case core.Announce(manifest):
@@ -171,6 +194,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.journal.put("hop", fact.round, fact.hop, b"")
             case core.Applied():
                 value = {"model": fact.model.hex(), "cohort": fact.cohort, "abandoned": fact.abandoned}
+                value["server"] = str(self.optimiser.kind)
                 self.journal.put("applied", fact.round, "", json.dumps(value).encode())
 
     async def _until_answered(
@@ -270,18 +294,20 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         assert cohort is not None
         size = len(cohort.participants)
         try:
-            data, tensors = await self.work(self._next_model, passage, size)
+            data, tensors, moments = await self.work(self._next_model, passage, size)
         except PeerFault as fault:  # out of range: nothing is published, and the attempt runs into its deadline
             self.metrics.rejected(fault.reason)
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
             return
         digest = model_digest(data)
         await self.work(write_atomically, self._model_path(digest), data)
+        kept = self._moments_path(digest, manifest.round)
+        await self.work(self._keep_moments, kept, moments)
         self.metrics.phase_took("apply", self._lap())
         accuracy = await self._evaluate(tensors)
         seconds = self.clock() - self._round_began
         bits = 8 * passage.received_bytes / manifest.schema.parameters
-        self.metrics.body("received", str(manifest.plan.encoding), passage.received_bytes, manifest.schema.parameters)
+        self.metrics.body("received", wire_encoding(manifest), passage.received_bytes, manifest.schema.parameters)
         self.metrics.round_took(seconds)
         self.metrics.ended("applied")
         done = services_pb2.RoundStatus(
@@ -295,11 +321,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async with self.lock:
             effects = self.core.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
             if effects:  # else its round was abandoned meanwhile, and the old model stays
-                self.data, self.tensors = data, tensors
+                self.data, self.tensors, self.moments = data, tensors, moments
                 await self._done(done)
                 self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
             for effect in effects:
                 await self.perform(effect)
+            if effects:  # the round is in the journal: what came before is of no more use
+                for old in set(self.models.glob("*.moments")) - {kept}:
+                    old.unlink()
         self.woken.set()
 
     async def _done(self, status: services_pb2.RoundStatus) -> None:
@@ -307,18 +336,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         await self.work(self.journal.put, "done", status.round, "", status.SerializeToString())
         self.history.append(status)
 
-    def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array]]:
-        manifest, mean = passage.manifest, self.decode(passage, size)
-        if manifest.update is UpdateKind.DELTA:
-            mean = {t.name: add(self.tensors[t.name], mean[t.name], t.dtype) for t in manifest.schema.tensors}
-        return write_model(manifest.schema, mean), mean
-
-    @staticmethod
-    def decode(passage: Passage, size: int) -> dict[str, Array]:
-        """Decode the sum that arrived to the cohort's mean."""
-        manifest = passage.manifest
-        codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
-        return codec.decode(passage.vector, size).tensors
+    def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
+        """Make the next model of the sum that came, and the next state of the server's optimiser."""
+        manifest, mean = passage.manifest, passage.decode(size)
+        change = manifest.update is UpdateKind.DELTA
+        model, moments = step(self.optimiser, manifest.schema, self.tensors, mean, self.moments, change=change)
+        return write_model(manifest.schema, model), model, moments
 
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:

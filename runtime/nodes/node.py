@@ -15,7 +15,9 @@ from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.capture import Capture
 from silomix.runtime.config import NodeConfig, load_identity
+from silomix.runtime.core.baseline import wire_bits
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.identity import Identity
 from silomix.runtime.journal import Journal
 from silomix.runtime.log import Log, setup
@@ -54,8 +56,13 @@ class Node:
         self.capture = (
             Capture(config.capture, config.name, str(config.role), self.federation.digest) if config.capture else None
         )
-        self.metrics.plan(self.federation.plan.packed_bits)
-        self.metrics.minimum_cohort(self.federation.policy.minimum_cohort)
+        granularity = self.federation.policy.granularity
+        if granularity is not Granularity.SUM:
+            self.log.warning(f"granularity {granularity}: a baseline for comparison, which does not protect the silos")
+        self.metrics.plan(wire_bits(granularity, self.federation.plan))
+        policy = self.federation.policy
+        self.metrics.minimum_cohort(policy.minimum_cohort)
+        self.metrics.policy(len(self.federation.draw(1)), policy.rounds, policy.deadline_s + 2 * policy.release_s)
         if self.tls is not None:
             self.metrics.certificate_expires(self.tls.expires)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix=config.name)

@@ -1,9 +1,9 @@
-"""One attempt's vector on its way through a node: masks in, sum out, chunk by chunk.
+"""One attempt on its way through a node: headers and the cohort, then chunk after chunk in, and out to the next hop.
 
 A hop and the aggregator do the same thing with a sum: expand the masks that were sealed to them while silos still
 upload, then take them off as the chunks go by. One array of residues holds it all: first the sum of the masks, then,
 chunk after chunk, the sum that came in less the masks. It is kept until the attempt is over, so that a broken stream to
-the next hop can be sent again.
+the next hop can be sent again. `runtime/nodes/rows.py` does the same with whole bodies, for the paper's literal modes.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Layout
+from silomix.runtime.core.codec import Array, Codec, Layout
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity, verify
@@ -38,15 +38,13 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
 
 
 class Passage:
-    """The vector of one attempt at one node, and what is known of it so far."""
+    """One attempt at one node, and what is known of it so far. What passes is the business of subclasses."""
 
     def __init__(self, manifest: Manifest, name: str, workers: Executor) -> None:
-        """Make room for the masks' sum: one residue per coordinate and plane."""
+        """Begin with nothing."""
         self.manifest = manifest
         self.layout = layout(manifest)
         self.layer = manifest.layer(name)
-        self.masked = manifest.plan.level is not Level.TRUSTED
-        self.vector: Residues = residue.zeros(manifest.plan, self.layout.coordinates)
         self.headers: list[Header] = []
         self.cohort: Cohort | None = None
         self.ready = 0
@@ -55,10 +53,7 @@ class Passage:
         self.sent_root = b""
         """Root of the output, once all of it has been sent."""
         self._came: list[bytes] = []
-        self._seeds: dict[bytes, Secret] = {}
-        self._pending: list[asyncio.Task[None]] = []
         self._changed = asyncio.Condition()
-        self._busy = asyncio.Lock()
         self._settling = asyncio.Lock()
         self._taking = asyncio.Lock()
         self._workers = workers
@@ -66,46 +61,48 @@ class Passage:
     async def _work(self, run: Callable[..., T], *arguments: object) -> T:
         return await whole(asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments))
 
+    @property
+    def chunks(self) -> int:
+        """How many chunks pass, once the cohort is known."""
+        raise NotImplementedError
+
+    def decode(self, size: int) -> dict[str, Array]:
+        """Make the mean over a cohort of this size of what arrived."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave nothing behind when the attempt is over."""
+
+    def _open(self, chunk: body_pb2.Chunk, index: int) -> tuple[Any, bytes]:
+        """Check a chunk that came in; return what is in it, and its digest."""
+        raise NotImplementedError
+
+    def _put(self, index: int, content: Any) -> None:
+        """Make this node's output of a chunk's content."""
+        raise NotImplementedError
+
+    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
+        """Return a chunk of the output, and its digest."""
+        raise NotImplementedError
+
     async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
-        """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
-        if self.masked and private is not None:
-            sealed = header.seeds[self.layer - 1 if self.layer else len(self.manifest.chain)]
-            context = self.manifest.context(self.layer)
-            seed = unseal(sealed.sealed, private, context)
-            if commitment(seed, context) != sealed.commitment:
-                raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} committed to another seed", peer=header.silo)
-            self._seeds[header.digest] = seed
-            task = spawn(self._expand(seed))
-            if task is not None:  # else the node is ending
-                self._pending.append(task)
+        """Take a header in."""
         async with self._changed:
             self.headers.append(header)
             self._changed.notify_all()
 
-    async def _expand(self, seed: Secret) -> None:
-        async with self._busy:
-            await self._work(self._apply, seed, 1)
-
-    def _apply(self, seed: Secret, sign: int) -> None:
-        moduli = self.manifest.plan.moduli
-        stream = mask_stream(seed, self.manifest.context(self.layer), moduli)
-        step = add_mask if sign > 0 else remove_mask
-        for i in range(self.layout.chunks):
-            step(self.vector, stream, i, self.layout.start(i), self.layout.length(i), moduli)
-
     async def settle(self, cohort: Cohort) -> None:
-        """Wait for the masks, and take those of silos outside the cohort out of their sum again."""
+        """Learn who is in the output."""
         async with self._settling:
             if self.cohort is not None:
                 return
-            await asyncio.gather(*self._pending)
-            wanted = {p.header for p in cohort.participants}
-            for digest in self._seeds.keys() - wanted:
-                async with self._busy:  # once it is popped it is taken off, also if the stream breaks now
-                    await self._work(self._apply, self._seeds.pop(digest), -1)
+            await self._prepare(cohort)
             async with self._changed:
                 self.cohort = cohort
                 self._changed.notify_all()
+
+    async def _prepare(self, cohort: Cohort) -> None:
+        """Do what must be done before the first chunk comes."""
 
     async def receive(
         self,
@@ -142,29 +139,14 @@ class Passage:
 
     def _take(self, chunk: body_pb2.Chunk) -> bytes:
         # A gap would pass on the places that were left out, where the masks still lie.
-        residues, digest = open_chunk(chunk, self.layout, min(chunk.index, len(self._came)))
+        content, digest = self._open(chunk, min(chunk.index, len(self._came)))
         if chunk.index < len(self._came):
             if self._came[chunk.index] != digest:
                 raise PeerFault(Reason.ROOT_MISMATCH, f"chunk {chunk.index} came a second time with another content")
             return digest
         self._came.append(digest)
-        self._release(chunk.index, residues)
+        self._put(chunk.index, content)
         return digest
-
-    def _release(self, index: int, residues: Residues) -> None:
-        """Put `residues` less the masks where the masks were."""
-        start, n = self.layout.start(index), self.layout.length(index)
-        for row, plane, m in zip(self.vector, residues, self.manifest.plan.moduli, strict=True):
-            part = row[start : start + n]
-            residue.negate_residues(part, m)
-            residue.add_residues(part, plane, m)
-
-    async def take_all(self, total: Residues) -> None:
-        """Take in a whole sum that lies in memory: hop 1's."""
-        for i in range(self.layout.chunks):
-            start = self.layout.start(i)
-            await self._work(self._release, i, total[:, start : start + self.layout.length(i)])
-            await self._advance(i + 1)
 
     async def _advance(self, ready: int) -> None:
         async with self._changed:
@@ -185,7 +167,7 @@ class Passage:
                 break
         yield services_pb2.RelayFrame(cohort=write_cohort(self.cohort))
         digests = []
-        for i in range(self.layout.chunks):
+        for i in range(self.chunks):
             await self._until(partial(self._done, i))
             chunk, digest = await self._work(self._pack, i)
             digests.append(digest)
@@ -204,22 +186,94 @@ class Passage:
     def _done(self, index: int) -> bool:
         return self.ready > index
 
-    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
-        start, n = self.layout.start(index), self.layout.length(index)
-        return close_chunk(self.vector[:, start : start + n], self.layout.plan.widths, index, start)
-
     def check_trailer(self, trailer: services_pb2.RelayTrailer, sender: str, federation: Federation) -> bytes:
         """Compare what came with what the sender signed, and return its root."""
-        if len(self._came) != self.layout.chunks or self.cohort is None:
-            raise PeerFault(
-                Reason.WRONG_SEQUENCE, f"{sender} ended after {len(self._came)} of {self.layout.chunks} chunks"
-            )
+        if self.cohort is None or len(self._came) != self.chunks:
+            raise PeerFault(Reason.WRONG_SEQUENCE, f"{sender} ended after {len(self._came)} chunks, which is early")
         root = body_root(self._came)
         if trailer.root != root:
             raise PeerFault(Reason.ROOT_MISMATCH, f"the chunks are not those that {sender} signed", peer=sender)
         what = release_digest(sender, self.cohort.digest, root)
         verify(federation.member(sender).key, what, trailer.signature, sender)
         return root
+
+
+class SumPassage(Passage):
+    """The vector of one attempt: masks in, sum out."""
+
+    def __init__(self, manifest: Manifest, name: str, workers: Executor) -> None:
+        """Make room for the masks' sum: one residue per coordinate and plane."""
+        super().__init__(manifest, name, workers)
+        self.masked = manifest.plan.level is not Level.TRUSTED
+        self.vector: Residues = residue.zeros(manifest.plan, self.layout.coordinates)
+        self._seeds: dict[bytes, Secret] = {}
+        self._pending: list[asyncio.Task[None]] = []
+        self._busy = asyncio.Lock()
+
+    @property
+    def chunks(self) -> int:
+        """As many as a body has."""
+        return self.layout.chunks
+
+    def decode(self, size: int) -> dict[str, Array]:
+        """Decode the sum to the cohort's mean, or refuse it if it cannot be one of this cohort."""
+        m = self.manifest
+        return Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.vector, size).tensors
+
+    async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
+        """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
+        if self.masked and private is not None:
+            sealed = header.seeds[self.layer - 1 if self.layer else len(self.manifest.chain)]
+            context = self.manifest.context(self.layer)
+            seed = unseal(sealed.sealed, private, context)
+            if commitment(seed, context) != sealed.commitment:
+                raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} committed to another seed", peer=header.silo)
+            self._seeds[header.digest] = seed
+            task = spawn(self._expand(seed))
+            if task is not None:  # else the node is ending
+                self._pending.append(task)
+        await super().add_header(header, private, spawn)
+
+    async def _expand(self, seed: Secret) -> None:
+        async with self._busy:
+            await self._work(self._apply, seed, 1)
+
+    def _apply(self, seed: Secret, sign: int) -> None:
+        moduli = self.manifest.plan.moduli
+        stream = mask_stream(seed, self.manifest.context(self.layer), moduli)
+        step = add_mask if sign > 0 else remove_mask
+        for i in range(self.layout.chunks):
+            step(self.vector, stream, i, self.layout.start(i), self.layout.length(i), moduli)
+
+    async def _prepare(self, cohort: Cohort) -> None:
+        """Wait for the masks, and take those of silos outside the cohort out of their sum again."""
+        await asyncio.gather(*self._pending)
+        wanted = {p.header for p in cohort.participants}
+        for digest in self._seeds.keys() - wanted:
+            async with self._busy:  # once it is popped it is taken off, also if the stream breaks now
+                await self._work(self._apply, self._seeds.pop(digest), -1)
+
+    def _open(self, chunk: body_pb2.Chunk, index: int) -> tuple[Residues, bytes]:
+        return open_chunk(chunk, self.layout, index)
+
+    def _put(self, index: int, content: Residues) -> None:
+        """Put residues less the masks where the masks were."""
+        start, n = self.layout.start(index), self.layout.length(index)
+        for row, plane, m in zip(self.vector, content, self.manifest.plan.moduli, strict=True):
+            part = row[start : start + n]
+            residue.negate_residues(part, m)
+            residue.add_residues(part, plane, m)
+
+    async def take_all(self, total: Residues) -> None:
+        """Take in a whole sum that lies in memory: hop 1's."""
+        for i in range(self.layout.chunks):
+            start = self.layout.start(i)
+            await self._work(self._put, i, total[:, start : start + self.layout.length(i)])
+            await self._advance(i + 1)
+
+    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
+        start, n = self.layout.start(index), self.layout.length(index)
+        return close_chunk(self.vector[:, start : start + n], self.layout.plan.widths, index, start)
 
 
 def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> tuple[body_pb2.Chunk, bytes]:
@@ -233,10 +287,15 @@ def open_chunk(
     chunk: body_pb2.Chunk, shape: Layout, index: int, buffer: Residues | None = None
 ) -> tuple[Residues, bytes]:
     """Check a chunk in full and unpack it, into a buffer if one is given; return its residues and its digest."""
-    if chunk.index != index or chunk.first_parameter != shape.start(index):
-        raise PeerFault(
-            Reason.WRONG_SEQUENCE, f"chunk {chunk.index} came where {index} was due", found=chunk.index, expected=index
-        )
+    check_place(chunk, index, shape.start(index))
     planes = list(chunk.planes)
     residues = shape.unpack(index, planes, buffer)
     return residues, chunk_digest(index, chunk.first_parameter, planes)
+
+
+def check_place(chunk: body_pb2.Chunk, index: int, start: int) -> None:
+    """Refuse a chunk that is not the one that is due."""
+    if chunk.index != index or chunk.first_parameter != start:
+        raise PeerFault(
+            Reason.WRONG_SEQUENCE, f"chunk {chunk.index} came where {index} was due", found=chunk.index, expected=index
+        )

@@ -23,13 +23,15 @@ from silomix.runtime.core.messages import (
     Manifest,
     Receipt,
     body_root,
+    chunk_digest,
     delivery_digest,
 )
 from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import layout
+from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
-from silomix.runtime.nodes.passage import Passage, open_chunk
+from silomix.runtime.nodes.passage import Passage, SumPassage, check_place, open_chunk
+from silomix.runtime.nodes.rows import RowsPassage, baseline, make_passage
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
 from silomix.runtime.wire import (
     digest_field,
@@ -58,13 +60,20 @@ class Spool:
         self._trusted = manifest.plan.level is Level.TRUSTED
         self.path = directory / f"{header.digest.hex()}.{os.urandom(4).hex()}.body"
         self._file: BinaryIO | None = None
+        self._mode = baseline(manifest)
         self._buffer = self.layout.buffer()
 
     def take(self, chunk: body_pb2.Chunk) -> None:
         """Check one chunk and write it."""
-        residues, digest = open_chunk(chunk, self.layout, len(self.digests), self._buffer)
-        if self._trusted:
-            self._check_values(residues, chunk.index)
+        index = len(self.digests)
+        if self._mode is None:
+            residues, digest = open_chunk(chunk, self.layout, index, self._buffer)
+            if self._trusted:
+                self._check_values(residues, chunk.index)
+        else:
+            check_place(chunk, index, self.layout.start(index))
+            self._mode.check_body(index, chunk.planes, self.header.silo)
+            digest = chunk_digest(index, chunk.first_parameter, chunk.planes)
         self.digests.append(digest)
         if self._file is None:
             self._file = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
@@ -102,6 +111,10 @@ class Spool:
                 sizes = self.layout.plan.plane_bytes(self.layout.length(i))
                 self.layout.add(total, i, [f.read(size) for size in sizes], self._buffer)
 
+    def keep(self) -> Path:
+        """Keep the body for the rest of the attempt, where bodies leave the chain as they are."""
+        return self.path.rename(self.path.with_suffix(".row"))
+
     def drop(self) -> None:
         """Leave nothing behind."""
         if self._file is not None:
@@ -126,6 +139,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
         self.total: Residues | None = None
+        self.rows: dict[str, Path] = {}
+        """In the paper's literal modes: the silos' bodies."""
         self.uploads: dict[str, int] = {}
         self._sending: asyncio.Task[None] | None = None
         self._delivered = asyncio.Event()
@@ -142,6 +157,17 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         finally:
             await server.stop(GRACE_S)
 
+    async def close(self) -> None:
+        """Let go of everything, and leave no body on the disk."""
+        await super().close()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        if self.passage is not None:
+            self.passage.close()
+        for leftover in self.spool.iterdir():
+            leftover.unlink(missing_ok=True)
+
     async def perform(self, effect: core.Effect) -> None:
         """Carry one decision out."""
         match effect:
@@ -157,7 +183,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.metrics.cohort(len(cohort.participants))
                 self.log.info("releasing", cohort=len(cohort.participants))
                 assert self.passage is not None
-                self.spawn(self._release(cohort, self.passage, self.total))
+                self.spawn(self._release(cohort, self.passage))
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
@@ -177,10 +203,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     async def _begin(self, manifest: Manifest, first: bool) -> None:
         if self._sending is not None:
             self._sending.cancel()
-        for leftover in self.spool.glob("*.body"):
-            leftover.unlink()
-        self.passage = Passage(manifest, self.config.name, self.workers)
-        self.total = residue.zeros(manifest.plan, self.passage.layout.coordinates) if first else None
+        self._sweep()
+        self.passage = make_passage(manifest, self.config.name, self.workers, self.spool)
+        self.rows, self.total = {}, None
+        if first and isinstance(self.passage, SumPassage):
+            self.total = residue.zeros(manifest.plan, self.passage.layout.coordinates)
         self._delivered = asyncio.Event()
         self._opened_at = self.clock()
         self._sending = self.spawn(self._send(self.passage, self._delivered))
@@ -198,14 +225,16 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.core.attempt.headers.pop(header.digest, None)
             raise
 
-    async def _release(self, cohort: Cohort, passage: Passage, total: Residues | None) -> None:
-        started = self.clock()
+    async def _release(self, cohort: Cohort, passage: Passage) -> None:
+        started, total, rows = self.clock(), self.total, self.rows
         await passage.settle(cohort)
-        if total is not None:
+        if isinstance(passage, RowsPassage) and rows:
+            await passage.take_bodies([rows[silo] for silo in cohort.silos])
+        elif isinstance(passage, SumPassage) and total is not None:
             await passage.take_all(total)
             if self.total is total:  # else the next attempt has begun, with a sum of its own
                 self.total = None
-            self.metrics.phase_took("release", self.clock() - started)
+        self.metrics.phase_took("release", self.clock() - started)
 
     async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:
         """Stream this hop's output to the next one, again and again until it has arrived or the attempt is over."""
@@ -271,8 +300,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             root = await self.work(spool.finish)
             event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
             receipt = await whole(asyncio.ensure_future(self._count(event, spool)))
-            plan = passage.manifest.plan
-            self.metrics.body("received", str(plan.encoding), frames.bytes, passage.manifest.schema.parameters)
+            manifest = passage.manifest
+            self.metrics.body("received", wire_encoding(manifest), frames.bytes, manifest.schema.parameters)
             return receipt
         finally:
             spool.drop()
@@ -289,10 +318,12 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             receipt = None
             for effect in effects:
                 match effect:
-                    case core.Count():
-                        assert self.total is not None
+                    case core.Count(header):
                         try:
-                            await self.work(spool.add_to, self.total)
+                            if self.total is not None:
+                                await self.work(spool.add_to, self.total)
+                            else:
+                                self.rows[header.silo] = await self.work(spool.keep)
                         except BaseException:  # the sum is spoiled: this attempt releases nothing
                             if self.core.attempt is not None:
                                 self.core.attempt.closed = True

@@ -10,20 +10,23 @@ from pathlib import Path
 
 import grpc
 
-from silomix.models.task import Task, load_task
+from silomix.models.task import Task, load_task, train_task
 from silomix.runtime.config import NodeConfig
 from silomix.runtime.core import silo as core
-from silomix.runtime.core.codec import Array, Clips, Codec, subtract
+from silomix.runtime.core.codec import Array, Clips, Codec
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason
+from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import UpdateKind
 from silomix.runtime.core.masks import Stream, add_mask, mask_stream
-from silomix.runtime.core.messages import Manifest, body_root, trailer_digest
+from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.rules import wire_encoding
+from silomix.runtime.core.update import update_of, weight_of
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.modelfile import model_digest, read_model, write_model
 from silomix.runtime.nodes.node import Node, Outbox
 from silomix.runtime.nodes.passage import close_chunk
+from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
 from silomix.runtime.wire import read_manifest, read_receipt, write_header
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
@@ -108,7 +111,7 @@ class SiloNode(Node):
         except Fault as fault:
             self.metrics.rejected(fault.reason)
             log.error(f"not in this round: {fault.message}", reason=str(fault.reason))
-        except OSError as error:
+        except (UserError, OSError) as error:
             log.error(f"not in this round: {error}")
 
     def _codec(self, manifest: Manifest) -> Codec:
@@ -116,7 +119,13 @@ class SiloNode(Node):
 
     def _path(self, manifest: Manifest) -> Path:
         """One name for one set of integers: what they were trained from, and every number that shaped them."""
-        numbers = (manifest.round, manifest.model, manifest.schema.digest, manifest.plan.digest, str(manifest.update))
+        numbers: list[int | bytes | str] = [
+            manifest.round,
+            manifest.model,
+            manifest.schema.digest,
+            manifest.plan.digest,
+        ]
+        numbers += [str(manifest.update), str(manifest.granularity)]
         name = digest("frozen", *numbers, *(struct.pack("<d", bound) for bound in manifest.bounds))
         return self.frozen / f"{manifest.round}-{name.hex()[:24]}.planes"
 
@@ -144,24 +153,30 @@ class SiloNode(Node):
     def _train(self, manifest: Manifest, data: bytes) -> bytearray:
         _, model = read_model(data)
         started = self.clock()
-        trained = self.task.train(model, manifest.round)
+        trained = train_task(self.task, model, manifest.round)
         self.metrics.phase_took("train", self.clock() - started)
-        body = self.encode(manifest, _update(manifest, model, trained.tensors), trained.examples)
+        body = self.encode(manifest, self._update(manifest, model, trained.tensors), trained.examples)
         self.metrics.trained(trained.metrics.get("loss", 0.0), trained.examples)
         self.log.info("trained", round=manifest.round)
         return body
 
+    def _update(self, manifest: Manifest, model: dict[str, Array], trained: dict[str, Array]) -> dict[str, Array]:
+        return update_of(manifest.schema, model, trained, change=manifest.update is UpdateKind.DELTA)
+
     def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> bytearray:
         """Turn an update into the round's integers, as packed planes without masks."""
         started = self.clock()
-        clips = Clips()
-        codec = self._codec(manifest)
-        body = bytearray(codec.layout.body_bytes)
-        at = 0
-        for planes in codec.encode(update, weight=_weight(examples, manifest), clips=clips):
-            for plane in planes:
-                body[at : at + len(plane)] = plane
-                at += len(plane)
+        clips, weight, mode = Clips(), weight_of(examples, manifest.plan.weight_levels), baseline(manifest)
+        if mode is not None:
+            body = mode.encode(update, manifest.bounds, weight=weight, clips=clips)
+        else:
+            codec = self._codec(manifest)
+            body = bytearray(codec.layout.body_bytes)
+            at = 0
+            for planes in codec.encode(update, weight=weight, clips=clips):
+                for plane in planes:
+                    body[at : at + len(plane)] = plane
+                    at += len(plane)
         if self.config.keep_updates:
             kept = self.config.directory / f"update-{manifest.round}.safetensors"
             write_atomically(kept, write_model(manifest.schema, update))
@@ -244,7 +259,7 @@ class SiloNode(Node):
 
     async def _measure(self, manifest: Manifest, sent: int) -> None:
         parameters = manifest.schema.parameters
-        self.metrics.body("sent", str(manifest.plan.encoding), sent, parameters)
+        self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
         path = self.config.directory / "last-body.json"
         await self.work(path.write_text, json.dumps(figures))
@@ -252,7 +267,11 @@ class SiloNode(Node):
     def _mask(
         self, manifest: Manifest, index: int, streams: list[Stream], buffer: Residues
     ) -> tuple[body_pb2.Chunk, bytes]:
-        layout = self._codec(manifest).layout
+        layout, mode = self._codec(manifest).layout, baseline(manifest)
+        if mode is not None:
+            bare = [bytes(p) for p in self._planes(manifest, index * sum(mode.sizes(0)), mode.sizes(index))]
+            chunk = body_pb2.Chunk(index=index, first_parameter=layout.start(index), planes=bare)
+            return chunk, chunk_digest(index, chunk.first_parameter, bare)
         at = index * sum(layout.plan.plane_bytes(layout.chunk_parameters))
         planes = self._planes(manifest, at, layout.plan.plane_bytes(layout.length(index)))
         residues = layout.unpack(index, planes, buffer)
@@ -275,14 +294,3 @@ class SiloNode(Node):
             planes.append(part[:size])
             part = part[size:]
         return planes
-
-
-def _update(manifest: Manifest, model: dict[str, Array], trained: dict[str, Array]) -> dict[str, Array]:
-    if manifest.update is UpdateKind.WEIGHTS:
-        return trained
-    return {t.name: subtract(trained[t.name], model[t.name], t.dtype) for t in manifest.schema.tensors}
-
-
-def _weight(examples: int, manifest: Manifest) -> int:
-    """Scale a silo's number of examples to the plan's levels: one level per example, up to the highest."""
-    return max(1, min(manifest.plan.weight_levels, examples))

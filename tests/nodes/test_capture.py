@@ -540,8 +540,8 @@ def test_the_examples_of_the_document_run_and_print_what_it_says(
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     (printed,) = re.findall(r"```text\n(.*?)```", DOCUMENT, re.DOTALL)
-    assert len(examples) == 2
-    for example in examples:
+    assert len(examples) == 3
+    for example in examples[:2]:  # tests/nodes/test_baselines.py runs the third, which takes a federation
         exec(compile(example, "docs/capture.md", "exec"), {})
     assert capsys.readouterr().out == printed
 
