@@ -5,7 +5,7 @@ weight, where the plan has weights. The vector is cut into chunks of equal lengt
 is one packed plane per modulus. `Layout` is all that a hop needs; `Codec` adds what the values mean.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -185,11 +185,17 @@ class Codec:
         return Layout(self.plan, self.schema.parameters + self.weighted, self.chunk_parameters)
 
     def encode(
-        self, tensors: Mapping[str, Array], *, weight: int = 1, clips: Clips | None = None
+        self,
+        tensors: Mapping[str, Array],
+        *,
+        weight: int = 1,
+        clips: Clips | None = None,
+        noise: Callable[[int], residue.Integers] | None = None,
     ) -> Iterator[tuple[memoryview, ...]]:
         """Yield the packed planes of each chunk. They are views that the next chunk overwrites.
 
         A NaN is found only when its tensor is reached, so a silo freezes all chunks before it sends the first.
+        `noise` draws so many integers, to be added to the quantised values: the plan must have room for them.
         """
         self._check_names(tensors)
         plan, layout = self.plan, self.layout
@@ -211,6 +217,8 @@ class Codec:
                     clipped += residue.encode(part, bound, plan, weight=weight, name=spec.name, out=chunk, at=filled)[1]
                 except LocalFault as fault:
                     raise _shifted(fault, done) from None
+                if noise is not None:
+                    residue.add_integers(noise(step), plan, chunk, filled)
                 done += step
                 filled += step
                 if filled == layout.chunk_parameters:
@@ -224,17 +232,19 @@ class Codec:
         if filled:
             yield packed()
 
-    def decode(self, residues: Residues, cohort: int) -> Aggregate:
-        """Decode the cohort's summed residues to the mean, or refuse the sum if it cannot be one of this cohort."""
+    def decode(self, residues: Residues, cohort: int, slack: int = 0) -> Aggregate:
+        """Decode the cohort's summed residues to the mean, or refuse the sum if it cannot be one of this cohort.
+
+        `slack` is how far noise may carry a sum beyond the largest that the cohort has without it.
+        """
         weight = self._weight(residues, cohort)
         out: dict[str, Array] = {}
         at = 0
         for spec, bound in zip(self.schema.tensors, self.bounds, strict=True):
             kind = np.float64 if spec.dtype is Dtype.F64 else np.float32
             mean: residue.Floats = np.empty(spec.size, kind)
-            residue.decode_mean(
-                residues, self.plan, bound, weight, limit=weight * self.plan.v, out=mean, at=at, name=spec.name
-            )
+            limit = weight * self.plan.v + slack
+            residue.decode_mean(residues, self.plan, bound, weight, limit=limit, out=mean, at=at, name=spec.name)
             out[spec.name] = as_dtype(mean, spec.dtype).reshape(spec.shape)
             at += spec.size
         return Aggregate(out, weight)
@@ -311,6 +321,11 @@ def as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
         rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
         return rounded
     return mean.astype(NUMPY_TYPES[dtype], copy=False)
+
+
+def round_to(values: npt.NDArray[np.float64], dtype: Dtype) -> Array:
+    """Round what was computed in float64 to a tensor's own type."""
+    return as_dtype(values if dtype is Dtype.F64 else values.astype(np.float32), dtype)
 
 
 def add(left: Array, right: Array, dtype: Dtype) -> Array:

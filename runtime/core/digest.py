@@ -10,7 +10,7 @@ from collections.abc import Iterator
 DIGEST_BYTES = 32
 
 
-Part = bytes | int | str
+Part = bytes | memoryview | int | str
 
 
 def frame(domain: str, *parts: Part) -> bytes:
@@ -29,9 +29,10 @@ def digest(domain: str, *parts: Part) -> bytes:
     return hasher.digest()
 
 
-def _pieces(domain: str, parts: tuple[Part, ...]) -> Iterator[bytes]:
+def _pieces(domain: str, parts: tuple[Part, ...]) -> Iterator[bytes | memoryview]:
+    raw: bytes | memoryview
     for part in (f"silomix/v1/{domain}", *parts):
-        if isinstance(part, bytes):
+        if isinstance(part, bytes | memoryview):
             tag, raw = b"b", part
         elif isinstance(part, str):
             tag, raw = b"s", part.encode()

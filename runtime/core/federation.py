@@ -12,7 +12,9 @@ from functools import cached_property
 
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.noise import Noise
+from silomix.runtime.core.optimise import Optimiser, Server
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, largest_value, plan
 
 LEAST_COHORT = 3
 """No sum is ever released over fewer silos: with two, each would learn the other's update."""
@@ -87,6 +89,58 @@ class Policy:
     subsample: float = 1.0
     """Share of the roster that is invited to a round."""
     chunk_parameters: int = 65_536
+    server: Server = Server.AVERAGE
+    """How the aggregator makes the next model of a round's mean."""
+    server_lr: float = 1.0
+    """Share of the way to the mean that the model goes; the rate of the server's optimiser."""
+    server_momentum: float = 0.9
+    """How much of the last round's direction is kept, for momentum, adam and yogi."""
+    server_beta2: float = 0.99
+    """How much of the last round's scale is kept, for adam and yogi."""
+    server_epsilon: float = 1e-3
+    """Keeps the steps of adam and yogi finite."""
+    clip_norm: float = 0.0
+    """Largest Euclidean norm of a silo's update: a longer one is scaled down. 0 for no limit."""
+    noise_multiplier: float = 0.0
+    """Standard deviation of the noise in a sum, in units of clip_norm: differential privacy for whole silos."""
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """The server's rule, from the keys that begin with `server`."""
+        return Optimiser(self.server, self.server_lr, self.server_momentum, self.server_beta2, self.server_epsilon)
+
+    @property
+    def contributors(self) -> int:
+        """Silos whose noise a released sum holds at least."""
+        return self.group_size or self.minimum_cohort
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What each silo adds to its integers."""
+        if not self.noise_multiplier:
+            return Noise()
+        sensitivity = self.clip_norm * largest_value(self.precision, self.quantiser) / self.bound
+        return Noise.of(self.noise_multiplier, sensitivity, self.contributors)
+
+    def conflict(self) -> tuple[str, str] | None:
+        """Return the key and the trouble if keys about learning do not go together: the rest is config.py's."""
+        if self.server is Server.MEDIAN and not self.group_size:
+            return "server", 'found "median" of one mean; give policy.group_size, or another rule'
+        if not self.noise_multiplier:
+            return None
+        if not self.clip_norm:
+            return "noise_multiplier", f"found {self.noise_multiplier}, in units of policy.clip_norm = 0; give that too"
+        for key, found, wanted in (
+            ("update", self.update, UpdateKind.DELTA),
+            ("granularity", self.granularity, Granularity.SUM),
+            ("weight_levels", self.weight_levels, 1),
+        ):
+            if found != wanted:
+                return "noise_multiplier", f"found noise beside policy.{key} = {found}; it needs {wanted}"
+        if self.level is Level.TRUSTED:
+            why = "hop 1 would see each silo's update with no more than its own share of the noise"
+            return "noise_multiplier", f"found noise beside policy.level = trusted, where {why}; it needs masks"
+        return None
 
     def canonical(self) -> bytes:
         """Encode the policy for the digest: its fields by name, sorted, as JSON."""
@@ -119,8 +173,10 @@ class Federation:
     @cached_property
     def plan(self) -> Plan:
         """The numbers that follow from the policy: every node computes them itself."""
-        p = self.policy
-        return plan(len(self.silos), p.precision, p.encoding, p.level, p.weight_levels, p.headroom, p.quantiser)
+        p, silos = self.policy, len(self.silos)
+        largest = silos * p.weight_levels * largest_value(min(p.precision, 100), p.quantiser)
+        headroom = p.headroom + p.noise.headroom(silos, largest)
+        return plan(silos, p.precision, p.encoding, p.level, p.weight_levels, headroom, p.quantiser)
 
     @cached_property
     def members(self) -> dict[str, Member]:

@@ -32,6 +32,7 @@ Rng = Callable[[int], bytes]
 """A source of n random bytes. Production passes os.urandom; tests pass what they can repeat."""
 
 Fields = npt.NDArray[np.unsignedinteger[Any]]
+Moduli = npt.NDArray[np.int64]
 
 SEED_BYTES = 32
 KEY_BYTES = 32
@@ -173,69 +174,98 @@ class Stream:
         self._dtype = np.dtype(residue_dtype(max(widths)))
         self._chunk_parameters = chunk_parameters
         self._blocks = -(-chunk_parameters * sum(kind.itemsize for _, _, kind in self._planes) // 16)
-        # One plane's fields, residues and redraws are all that is held: they stay in the second-level cache.
-        size = chunk_parameters * 4
-        self._zeros = bytes(max(size, _LOT))
-        self._fields = np.empty(size + 15, np.uint8)  # the cipher asks for a block to spare
-        self._row = np.empty(chunk_parameters, self._dtype)
-        self._spare = np.empty(_LOT + 15, np.uint8)
+        # One chunk's fields and redraws are all that is held, so that they stay in the second-level cache.
+        self._size = sum(chunk_parameters * kind.itemsize for _, _, kind in self._planes)
+        self._alike = all(kind == self._dtype for _, _, kind in self._planes)
+        self._moduli, self._cuts = np.array(moduli), np.array([(1 << w) - 1 for w in widths])
+        self._zeros = bytes(max(self._size, _LOT))
+        self._fields = np.empty(self._size + 15, np.uint8)  # the cipher asks for a block to spare
+        self._spare = np.empty((len(moduli), _LOT + 15), np.uint8)
         self._main = Cipher(algorithms.AES(material[:16]), modes.CTR(bytes(16))).encryptor()
         self._redraw = Cipher(algorithms.AES(material[16:]), modes.CTR(bytes(16))).encryptor()
 
     def __repr__(self) -> str:
         return f"Stream(moduli={tuple(m for m, _, _ in self._planes)})"
 
-    def rows(self, index: int, length: int) -> Iterator[Residues]:
-        """Expand one chunk plane by plane. A row is a view that the next one overwrites."""
-        if not 0 <= length <= self._chunk_parameters:
-            raise ValueError(f"a chunk has at most {self._chunk_parameters} parameters, not {length}")
-        self._main.reset_nonce((index * self._blocks).to_bytes(16, "big"))
-        for j, (modulus, width, kind) in enumerate(self._planes):
-            size = length * kind.itemsize
-            self._main.update_into(memoryview(self._zeros)[:size], self._fields.data)
-            fields = self._fields[:size].view(kind)
-            row: Residues = fields
-            if kind == self._dtype:
-                _cut_in_place(row, (1 << width) - 1)
-            else:
-                row = self._row[:length]
-                _cut(fields, (1 << width) - 1, row)
-            if modulus < 1 << width:
-                self._redraw.reset_nonce(((index << 64) + (j << 48)).to_bytes(16, "big"))
-                self._replace(row, modulus, width, kind)
-            yield row
-
     def chunk(self, index: int, length: int) -> Residues:
         """Expand one chunk to a row of residues per plane. Only the last chunk is shorter than the others."""
-        out: Residues = np.empty((len(self._planes), length), self._dtype)
-        for into, row in zip(out, self.rows(index, length), strict=True):
-            into[:] = row
+        out: Residues = np.zeros((len(self._planes), length), self._dtype)
+        self.apply(out, index, 0, length)
         return out
 
-    def _replace(self, row: Residues, modulus: int, width: int, kind: np.dtype[Any]) -> None:
+    def apply(self, acc: Residues, index: int, start: int, length: int, sign: int = 1) -> None:
+        """Add one chunk of residues to acc[:, start:start + length], mod m_j, or take it off if the sign is -1."""
+        if not 0 <= length <= self._chunk_parameters:
+            raise ValueError(f"a chunk has at most {self._chunk_parameters} parameters, not {length}")
+        if len(acc) != len(self._planes) or acc.dtype != self._dtype or not 0 <= start <= acc.shape[1] - length:
+            raise ValueError(f"{acc.shape} places of {acc.dtype} do not hold {length} residues per plane at {start}")
+        self._draw(index, length)
+        first = 0
+        if self._alike:
+            fields: Fields = self._fields[: len(acc) * length * self._dtype.itemsize].view(self._dtype)
+            lots = [self._lot(index, j, length) for j in range(len(acc))]
+            spare = self._spare[:, : max(lots)].view(self._dtype)
+            first = _apply(fields.reshape(len(acc), length), self._moduli, self._cuts, spare, acc, start, sign)
+            if first == len(acc):
+                return
+            self._draw(index, length)  # a lot was too small: do the planes that are left with as many as they take
+        for j, row in enumerate(self._rows(length)):
+            if j >= first:
+                self._replace(index, j, row)
+                combine = add_residues if sign > 0 else subtract_residues
+                combine(acc[j, start : start + length], row, self._planes[j][0])
+
+    def _draw(self, index: int, length: int) -> None:
+        """Draw the fields of one chunk, plane after plane."""
+        size = length * self._size // self._chunk_parameters
+        self._main.reset_nonce((index * self._blocks).to_bytes(16, "big"))
+        self._main.update_into(memoryview(self._zeros)[:size], self._fields.data)
+
+    def _rows(self, length: int) -> Iterator[Residues]:
+        """Cut each plane's fields to its width, where planes differ in the size of their fields."""
+        at = 0
+        for _, width, kind in self._planes:
+            row: Residues = np.empty(length, self._dtype)
+            _cut(self._fields[at : at + length * kind.itemsize].view(kind), (1 << width) - 1, row)
+            at += length * kind.itemsize
+            yield row
+
+    def _lot(self, index: int, j: int, length: int) -> int:
+        """Draw what a plane's redraws will take, with much to spare; return how many bytes that is."""
+        modulus, width, kind = self._planes[j]
+        excess = (1 << width) - modulus
+        if not excess:
+            return 0
+        expected = length * excess / modulus
+        lot = min(_LOT, max(1, int(expected + _MARGIN * sqrt(expected) + 1)) * kind.itemsize)
+        self._redraw.reset_nonce(((index << 64) + (j << 48)).to_bytes(16, "big"))
+        self._redraw.update_into(memoryview(self._zeros)[:lot], self._spare[j].data)
+        return lot
+
+    def _replace(self, index: int, j: int, row: Residues) -> None:
         """Redraw what is no residue, with as many lots of fields as that takes: seldom more than one."""
-        expected = len(row) * ((1 << width) - modulus) / modulus
-        lot = min(_LOT, int(expected + 8 * sqrt(expected) + 1) * kind.itemsize)
-        done = 0
+        modulus, width, kind = self._planes[j]
+        if modulus == 1 << width:
+            return
+        lot = self._lot(index, j, len(row))
+        done = _redraw(self._spare[j, :lot].view(kind), (1 << width) - 1, modulus, 0, row)
         while done < len(row):
-            self._redraw.update_into(memoryview(self._zeros)[:lot], self._spare.data)
-            done = _redraw(self._spare[:lot].view(kind), (1 << width) - 1, modulus, done, row)
-            lot = _LOT
+            self._redraw.update_into(memoryview(self._zeros)[:_LOT], self._spare[j].data)
+            done = _redraw(self._spare[j, :_LOT].view(kind), (1 << width) - 1, modulus, done, row)
 
 
 def add_mask(acc: Residues, stream: Stream, index: int, start: int, length: int, moduli: tuple[int, ...]) -> None:
     """Add one chunk of a mask to residues, at acc[:, start:start + length]."""
-    for into, row, m in zip(acc, stream.rows(index, length), moduli, strict=True):
-        add_residues(into[start : start + length], row, m)
+    stream.apply(acc, index, start, length)
 
 
 def remove_mask(acc: Residues, stream: Stream, index: int, start: int, length: int, moduli: tuple[int, ...]) -> None:
     """Take one chunk of a mask off residues, at acc[:, start:start + length]."""
-    for into, row, m in zip(acc, stream.rows(index, length), moduli, strict=True):
-        subtract_residues(into[start : start + length], row, m)
+    stream.apply(acc, index, start, length, -1)
 
 
 _LOT = 1 << 16  # bytes of the redraw stream at a time, at most
+_MARGIN = 8  # standard deviations that the first lot has to spare
 
 
 def _field(width: int) -> np.dtype[np.uint8] | np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -249,14 +279,6 @@ def _cut(fields: Fields, cut: int, out: Residues) -> None:
     c = out.dtype.type(cut)
     for i in range(len(out)):
         out[i] = out.dtype.type(fields[i]) & c
-
-
-@compiled
-def _cut_in_place(row: Residues, cut: int) -> None:
-    """Keep each field's low bits where it is. One array, so that the compiler need not fear that two overlap."""
-    c = row.dtype.type(cut)
-    for i in range(len(row)):
-        row[i] &= c
 
 
 @compiled
@@ -291,3 +313,24 @@ def _redraw(spare: Fields, cut: int, modulus: int, start: int, row: Residues) ->
                     row[i] = spare[used] & cut
                     used += 1
     return len(row)
+
+
+@compiled
+def _apply(fields: Fields, moduli: Moduli, cuts: Moduli, spare: Fields, acc: Residues, start: int, sign: int) -> int:
+    """Make residues of the fields and add them or take them off; return how many planes are done.
+
+    All that a chunk takes, in one call: every call costs a turn of the GIL. A plane for which `spare` does not suffice
+    is left alone, with all that follow.
+    """
+    for j in range(len(moduli)):
+        row = fields[j]
+        cut = row.dtype.type(cuts[j])
+        for i in range(len(row)):
+            row[i] &= cut
+        if cuts[j] + 1 != moduli[j] and _redraw(spare[j], cuts[j], moduli[j], 0, row) < len(row):
+            return j
+        if sign > 0:
+            add_residues(acc[j, start : start + len(row)], row, moduli[j])
+        else:
+            subtract_residues(acc[j, start : start + len(row)], row, moduli[j])
+    return len(moduli)

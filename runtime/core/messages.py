@@ -214,7 +214,7 @@ class Cohort:
         return tuple(p.silo for p in self.participants)
 
 
-def chunk_digest(index: int, first: int, planes: Iterable[bytes]) -> bytes:
+def chunk_digest(index: int, first: int, planes: Iterable[bytes | memoryview]) -> bytes:
     """Digest of one chunk, of which roots are made."""
     return digest("chunk", index, first, *planes)
 

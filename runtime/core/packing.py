@@ -84,9 +84,7 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
     elif len(out) != n or out.itemsize < np.dtype(residue_dtype(width)).itemsize:
         raise ValueError(f"{len(out)} places of {out.dtype} do not hold {n} residues below {modulus}")
     raw = np.frombuffer(plane, np.uint8)
-    done = (_unpack_narrow if _in_lanes(out, width) else _unpack_wide)(raw, width, out)
-    _unpack_tail(raw, width, done, out)
-    bad = _first_at_least(out, modulus)
+    bad = (_unpack_in_lanes if _in_lanes(out, width) else _unpack_any)(raw, width, modulus, out)
     if bad >= 0:
         raise PeerFault(
             Reason.RESIDUE_RANGE,
@@ -145,6 +143,20 @@ def _pack_wide(residues: npt.NDArray[np.uint32], width: int, out: npt.NDArray[np
             buffer >>= full
             used -= full
     store_word(out, at, buffer)
+
+
+@compiled
+def _unpack_in_lanes(raw: npt.NDArray[np.uint8], width: int, modulus: int, out: npt.NDArray[np.uint16]) -> int:
+    """Unpack a plane and return the position of the first value that is no residue, or -1: one call, one turn."""
+    _unpack_tail(raw, width, _unpack_narrow(raw, width, out), out)
+    return _first_at_least(out, modulus)
+
+
+@compiled
+def _unpack_any(raw: npt.NDArray[np.uint8], width: int, modulus: int, out: Residues) -> int:
+    """The same for residues that do not lie in 16-bit lanes."""
+    _unpack_tail(raw, width, _unpack_wide(raw, width, out), out)
+    return _first_at_least(out, modulus)
 
 
 @compiled

@@ -154,6 +154,13 @@ def _check_shapes(acc: Residues, residues: Residues) -> None:
         raise ValueError(f"residues of shape {residues.shape} do not go into a sum of shape {acc.shape}")
 
 
+def add_integers(values: Integers, plan: Plan, out: Residues, at: int) -> None:
+    """Add integers of any sign to residues, at out[:, at:at + len(values)]: for noise."""
+    for row, m in zip(out, plan.moduli, strict=True):
+        place = row[at : at + len(values)]
+        place[:] = (place + values % m) % m
+
+
 def put_integer(value: int, plan: Plan, out: Residues, at: int) -> None:
     """Write one integer's residues at a position: for what is no float, such as a silo's weight."""
     for row, m in zip(out, plan.moduli, strict=True):

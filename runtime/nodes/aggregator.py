@@ -121,7 +121,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         try:
             await self.step(core.Start(model_digest(self.data), self.schema, self.clock()))
             await self.keep_time(core.Tick, lambda: self.core.phase == "finished")
-            await asyncio.sleep(FAREWELL_S)
+            await (self.stopping.wait() if self.config.linger else asyncio.sleep(FAREWELL_S))
         finally:
             async with self._news:  # watchers would hold the server up: they come back to whoever is here next
                 self._leaving = True
@@ -146,17 +146,21 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.metrics.phase_took("prepare", self._lap())
                 self.log.info("announced", model=manifest.model.hex()[:12])
                 await self._tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
+                invited = len(manifest.invited or self.federation.silos)
+                self.events.round("announced", manifest.round, manifest.attempt, invited=invited)
             case core.Expand(header):
                 assert self.passage is not None
                 await self.passage.add_header(header, self.private, self.spawn)
             case core.Take(cohort):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
+                self.events.round("closed", self.core.round, self.core.attempt, cohort=len(cohort.participants))
             case core.GiveUp():
                 self.passage = None
                 outcome: Literal["abandoned", "aborted"] = "abandoned" if effect.abandoned else "aborted"
                 self.metrics.ended(outcome)
                 self.log.warning(f"attempt {outcome}: {effect.why}")
+                self.events.round(outcome, effect.round, effect.attempt, hops=tuple(self.core.trouble))
                 if effect.abandoned:
                     seconds = self.clock() - self._round_began
                     await self._done(
@@ -166,6 +170,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.log.info("all rounds are done")
                 finished = services_pb2.Finished(round=max(1, effect.round))
                 await self._tell(services_pb2.Announcement(finished=finished))
+                self.metrics.finished()
+                self.events.round("finished", max(1, effect.round), 0)
 
     def _began(self, effect: core.AskKeys) -> None:
         if effect.attempt == 1:
@@ -324,6 +330,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.data, self.tensors, self.moments = data, tensors, moments
                 await self._done(done)
                 self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
+                self.events.applied(done)
             for effect in effects:
                 await self.perform(effect)
             if effects:  # the round is in the journal: what came before is of no more use
@@ -338,7 +345,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
         """Make the next model of the sum that came, and the next state of the server's optimiser."""
-        manifest, mean = passage.manifest, passage.decode(size)
+        manifest, mean = passage.manifest, passage.decode(size, self.federation.policy.noise.slack(size))
         change = manifest.update is UpdateKind.DELTA
         model, moments = step(self.optimiser, manifest.schema, self.tensors, mean, self.moments, change=change)
         return write_model(manifest.schema, model), model, moments

@@ -19,6 +19,8 @@ from silomix.runtime.core.baseline import wire_bits
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.identity import Identity
+from silomix.runtime.events import Events
+from silomix.runtime.framing import read_chunk
 from silomix.runtime.journal import Journal
 from silomix.runtime.log import Log, setup
 from silomix.runtime.metrics import Metrics
@@ -53,6 +55,8 @@ class Node:
             self.log.warning("NO TLS: anybody on the network can read and forge everything; for experiments only")
         self.journal = Journal(config.directory / "journal.sqlite")
         self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
+        self.events = Events(config, self.log, self.metrics)
+        self.metrics.on_rejected = self.events.refused
         self.capture = (
             Capture(config.capture, config.name, str(config.role), self.federation.digest) if config.capture else None
         )
@@ -87,6 +91,7 @@ class Node:
             close_metrics = self.metrics.serve(self.config.metrics_port, self.config.metrics_host)
         try:
             async with self.tasks:
+                self.tasks.create_task(self.events.run())
                 self.tasks.create_task(self._work_to_the_end())
                 self.tasks.create_task(self._end())
         except* _Stop:
@@ -262,6 +267,7 @@ class Inbox(AsyncIterator[M]):
         self.bytes = 0
         self.stream = node.stream()
         self._node, self._raw, self._kind, self._peer, self._method = node, raw, kind, peer, method
+        self._chunk = kind.DESCRIPTOR.fields_by_name["chunk"].number
 
     async def __anext__(self) -> M:
         raw = await anext(self._raw)
@@ -269,25 +275,26 @@ class Inbox(AsyncIterator[M]):
         name = self._kind.DESCRIPTOR.full_name
         self._node.crossed("received", self._peer, self._method, self.stream, name, raw)
         try:
-            return self._kind.FromString(raw)
+            return cast("M", read_chunk(self._chunk, raw) or self._kind.FromString(raw))
         except DecodeError:
             raise PeerFault(Reason.MALFORMED, f"{self._peer} sent what is no {name}", peer=self._peer) from None
 
 
 class Outbox(AsyncIterator[bytes]):
-    """What this node streams out: made bytes once, and counted and captured as such."""
+    """What this node streams out: made bytes once, if it is not yet, and counted and captured as such."""
 
-    def __init__(self, node: Node, frames: AsyncIterator[M], peer: str, method: str) -> None:
+    def __init__(self, node: Node, frames: AsyncIterator[M | bytes], kind: type[M], peer: str, method: str) -> None:
         """One stream, which gets a number of its own."""
         self.bytes = 0
         self.stream = node.stream()
         self._node, self._frames, self._peer, self._method = node, frames, peer, method
+        self._name = kind.DESCRIPTOR.full_name
 
     async def __anext__(self) -> bytes:
         frame = await anext(self._frames)
-        raw = frame.SerializeToString()
+        raw = frame if isinstance(frame, bytes) else frame.SerializeToString()
         self.bytes += len(raw)
-        self._node.crossed("sent", self._peer, self._method, self.stream, frame.DESCRIPTOR.full_name, raw)
+        self._node.crossed("sent", self._peer, self._method, self.stream, self._name, raw)
         return raw
 
 

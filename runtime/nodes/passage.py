@@ -17,7 +17,7 @@ from silomix.runtime.core.codec import Array, Codec, Layout
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.masks import Secret, add_mask, commitment, mask_stream, remove_mask, unseal
+from silomix.runtime.core.masks import Secret, commitment, mask_stream, unseal
 from silomix.runtime.core.messages import (
     Cohort,
     Header,
@@ -26,14 +26,17 @@ from silomix.runtime.core.messages import (
     chunk_digest,
     release_digest,
 )
-from silomix.runtime.core.packing import Residues, pack
+from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
+from silomix.runtime.framing import RELAY, ChunkView, ChunkWriter
 from silomix.runtime.nodes.node import whole
 from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_header
 from silomix.v1 import body_pb2, services_pb2
 
 T = TypeVar("T")
+AnyChunk = body_pb2.Chunk | ChunkView
+Writer = Callable[[int], tuple[bytes, bytes]]
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
 
 
@@ -66,14 +69,14 @@ class Passage:
         """How many chunks pass, once the cohort is known."""
         raise NotImplementedError
 
-    def decode(self, size: int) -> dict[str, Array]:
-        """Make the mean over a cohort of this size of what arrived."""
+    def decode(self, size: int, slack: int = 0) -> dict[str, Array]:
+        """Make the mean over a cohort of this size of what arrived; noise may carry a sum so far out of range."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Leave nothing behind when the attempt is over."""
 
-    def _open(self, chunk: body_pb2.Chunk, index: int) -> tuple[Any, bytes]:
+    def _open(self, chunk: AnyChunk, index: int) -> tuple[Any, bytes]:
         """Check a chunk that came in; return what is in it, and its digest."""
         raise NotImplementedError
 
@@ -81,8 +84,8 @@ class Passage:
         """Make this node's output of a chunk's content."""
         raise NotImplementedError
 
-    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
-        """Return a chunk of the output, and its digest."""
+    def _writer(self) -> Writer:
+        """Make what writes the output for one stream: from a chunk's number to its frame and its digest."""
         raise NotImplementedError
 
     async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
@@ -130,14 +133,14 @@ class Passage:
                 raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} out of turn", peer=sender)
         raise PeerFault(Reason.WRONG_SEQUENCE, f"the stream of {sender} ended early", peer=sender)
 
-    async def take(self, chunk: body_pb2.Chunk) -> bytes:
+    async def take(self, chunk: AnyChunk) -> bytes:
         """Take in one chunk of the sum, and make the output of it. A chunk that comes again must be the same."""
         async with self._taking:  # a broken stream and the one that replaces it may overlap
             digest = await self._work(self._take, chunk)
         await self._advance(chunk.index + 1)
         return digest
 
-    def _take(self, chunk: body_pb2.Chunk) -> bytes:
+    def _take(self, chunk: AnyChunk) -> bytes:
         # A gap would pass on the places that were left out, where the masks still lie.
         content, digest = self._open(chunk, min(chunk.index, len(self._came)))
         if chunk.index < len(self._came):
@@ -153,7 +156,7 @@ class Passage:
             self.ready = max(self.ready, ready)
             self._changed.notify_all()
 
-    async def frames(self, identity: Identity) -> AsyncIterator[services_pb2.RelayFrame]:
+    async def frames(self, identity: Identity) -> AsyncIterator[services_pb2.RelayFrame | bytes]:
         """Yield what the next hop is to get, as it becomes known; from the beginning for each stream."""
         opening = services_pb2.RelayOpen(hop=identity.name, manifest_digest=self.manifest.digest)
         yield services_pb2.RelayFrame(open=opening)
@@ -166,12 +169,12 @@ class Passage:
             if self.cohort is not None:
                 break
         yield services_pb2.RelayFrame(cohort=write_cohort(self.cohort))
-        digests = []
+        digests, write = [], self._writer()
         for i in range(self.chunks):
             await self._until(partial(self._done, i))
-            chunk, digest = await self._work(self._pack, i)
+            frame, digest = await self._work(write, i)
             digests.append(digest)
-            yield services_pb2.RelayFrame(chunk=chunk)
+            yield frame
         self.sent_root = root = body_root(digests)
         signature = identity.sign(release_digest(identity.name, self.cohort.digest, root))
         yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(root=root, signature=signature))
@@ -215,10 +218,10 @@ class SumPassage(Passage):
         """As many as a body has."""
         return self.layout.chunks
 
-    def decode(self, size: int) -> dict[str, Array]:
+    def decode(self, size: int, slack: int = 0) -> dict[str, Array]:
         """Decode the sum to the cohort's mean, or refuse it if it cannot be one of this cohort."""
         m = self.manifest
-        return Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.vector, size).tensors
+        return Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.vector, size, slack).tensors
 
     async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
         """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
@@ -239,11 +242,9 @@ class SumPassage(Passage):
             await self._work(self._apply, seed, 1)
 
     def _apply(self, seed: Secret, sign: int) -> None:
-        moduli = self.manifest.plan.moduli
-        stream = mask_stream(seed, self.manifest.context(self.layer), moduli)
-        step = add_mask if sign > 0 else remove_mask
+        stream = mask_stream(seed, self.manifest.context(self.layer), self.manifest.plan.moduli)
         for i in range(self.layout.chunks):
-            step(self.vector, stream, i, self.layout.start(i), self.layout.length(i), moduli)
+            stream.apply(self.vector, i, self.layout.start(i), self.layout.length(i), sign)
 
     async def _prepare(self, cohort: Cohort) -> None:
         """Wait for the masks, and take those of silos outside the cohort out of their sum again."""
@@ -253,7 +254,7 @@ class SumPassage(Passage):
             async with self._busy:  # once it is popped it is taken off, also if the stream breaks now
                 await self._work(self._apply, self._seeds.pop(digest), -1)
 
-    def _open(self, chunk: body_pb2.Chunk, index: int) -> tuple[Residues, bytes]:
+    def _open(self, chunk: AnyChunk, index: int) -> tuple[Residues, bytes]:
         return open_chunk(chunk, self.layout, index)
 
     def _put(self, index: int, content: Residues) -> None:
@@ -271,21 +272,17 @@ class SumPassage(Passage):
             await self._work(self._put, i, total[:, start : start + self.layout.length(i)])
             await self._advance(i + 1)
 
-    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
-        start, n = self.layout.start(index), self.layout.length(index)
-        return close_chunk(self.vector[:, start : start + n], self.layout.plan.widths, index, start)
+    def _writer(self) -> Writer:
+        writer = ChunkWriter(self.layout, RELAY)
+
+        def write(index: int) -> tuple[bytes, bytes]:
+            start = self.layout.start(index)
+            return writer.write(index, self.vector[:, start : start + self.layout.length(index)])
+
+        return write
 
 
-def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> tuple[body_pb2.Chunk, bytes]:
-    """Pack residues into a chunk, and return it with its digest."""
-    planes = [pack(row, width) for row, width in zip(residues, widths, strict=True)]
-    chunk = body_pb2.Chunk(index=index, first_parameter=first, planes=planes)
-    return chunk, chunk_digest(index, first, planes)
-
-
-def open_chunk(
-    chunk: body_pb2.Chunk, shape: Layout, index: int, buffer: Residues | None = None
-) -> tuple[Residues, bytes]:
+def open_chunk(chunk: AnyChunk, shape: Layout, index: int, buffer: Residues | None = None) -> tuple[Residues, bytes]:
     """Check a chunk in full and unpack it, into a buffer if one is given; return its residues and its digest."""
     check_place(chunk, index, shape.start(index))
     planes = list(chunk.planes)
@@ -293,7 +290,7 @@ def open_chunk(
     return residues, chunk_digest(index, chunk.first_parameter, planes)
 
 
-def check_place(chunk: body_pb2.Chunk, index: int, start: int) -> None:
+def check_place(chunk: AnyChunk, index: int, start: int) -> None:
     """Refuse a chunk that is not the one that is due."""
     if chunk.index != index or chunk.first_parameter != start:
         raise PeerFault(

@@ -6,18 +6,19 @@ a lot when it is complete and writes it to a file, from which a broken stream is
 """
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from silomix.runtime.core.baseline import Baseline
+from silomix.runtime.core.baseline import Baseline, Row
 from silomix.runtime.core.codec import Array
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.masks import Secret
 from silomix.runtime.core.messages import Manifest, chunk_digest
-from silomix.runtime.nodes.passage import Passage, SumPassage, check_place
-from silomix.v1 import body_pb2
+from silomix.runtime.framing import RELAY, chunk_frame
+from silomix.runtime.nodes.passage import AnyChunk, Passage, SumPassage, Writer, check_place
 
 
 def baseline(manifest: Manifest) -> Baseline | None:
@@ -46,7 +47,7 @@ class RowsPassage(Passage):
         self._seed = Secret.draw(os.urandom)  # gone with the attempt: nobody undoes a permutation later
         self._path = path
         self._file: BinaryIO | None = None
-        self._lot: list[list[bytes]] = []
+        self._lot: list[Row] = []
         self._tally = mode.tally() if path is None else None
 
     @property
@@ -60,7 +61,7 @@ class RowsPassage(Passage):
         """Every chunk of every row."""
         return self.layout.chunks * self.rows
 
-    def decode(self, size: int) -> dict[str, Array]:
+    def decode(self, size: int, slack: int = 0) -> dict[str, Array]:
         """Return the mean of the rows."""
         assert self._tally is not None
         return self.mode.mean(self._tally, size, self.manifest.bounds)
@@ -71,7 +72,7 @@ class RowsPassage(Passage):
             self._file.close()
             self._path.unlink(missing_ok=True)
 
-    def _open(self, chunk: body_pb2.Chunk, index: int) -> tuple[list[bytes], bytes]:
+    def _open(self, chunk: AnyChunk, index: int) -> tuple[list[bytes | memoryview], bytes]:
         if index >= self.chunks:
             raise PeerFault(Reason.WRONG_SEQUENCE, f"chunk {chunk.index} came after the last", found=chunk.index)
         lot = index // self.rows
@@ -80,7 +81,7 @@ class RowsPassage(Passage):
         self.mode.check(lot, planes)
         return planes, chunk_digest(index, chunk.first_parameter, planes)
 
-    def _put(self, index: int, content: list[bytes]) -> None:
+    def _put(self, index: int, content: Row) -> None:
         lot = index // self.rows
         if self._tally is not None:
             self.mode.add(self._tally, lot, content)
@@ -90,7 +91,7 @@ class RowsPassage(Passage):
             self._write(lot, self._lot)
             self._lot = []
 
-    def _write(self, lot: int, rows: list[Any]) -> None:
+    def _write(self, lot: int, rows: Sequence[Row]) -> None:
         if self._file is None:
             assert self._path is not None
             self._file = open(self._path, "wb")  # noqa: SIM115 - closed with the attempt
@@ -113,14 +114,17 @@ class RowsPassage(Passage):
             await self._advance((lot + 1) * self.rows)
 
     def _take_lot(self, lot: int, paths: list[Path]) -> None:
-        rows = []
+        rows: list[Row] = []
         for path in paths:
             with open(path, "rb") as body:
                 body.seek(lot * sum(self.mode.sizes(0)))
                 rows.append([body.read(size) for size in self.mode.sizes(lot)])
         self._write(lot, rows)
 
-    def _pack(self, index: int) -> tuple[body_pb2.Chunk, bytes]:
+    def _writer(self) -> Writer:
+        return self._read
+
+    def _read(self, index: int) -> tuple[bytes, bytes]:
         assert self._file is not None
         assert self._path is not None
         lot, row = divmod(index, self.rows)
@@ -128,5 +132,4 @@ class RowsPassage(Passage):
         with open(self._path, "rb") as spooled:  # not the handle that writes: both may be at work
             spooled.seek(self._at(lot, row))
             planes = [spooled.read(size) for size in self.mode.sizes(lot)]
-        chunk = body_pb2.Chunk(index=index, first_parameter=start, planes=planes)
-        return chunk, chunk_digest(index, start, planes)
+        return chunk_frame(RELAY, index, start, planes), chunk_digest(index, start, planes)

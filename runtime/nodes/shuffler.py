@@ -30,7 +30,7 @@ from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
-from silomix.runtime.nodes.passage import Passage, SumPassage, check_place, open_chunk
+from silomix.runtime.nodes.passage import AnyChunk, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import RowsPassage, baseline, make_passage
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
 from silomix.runtime.wire import (
@@ -63,7 +63,7 @@ class Spool:
         self._mode = baseline(manifest)
         self._buffer = self.layout.buffer()
 
-    def take(self, chunk: body_pb2.Chunk) -> None:
+    def take(self, chunk: AnyChunk) -> None:
         """Check one chunk and write it."""
         index = len(self.digests)
         if self._mode is None:
@@ -272,7 +272,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
         service, name = ("AggregatorService", "Deliver") if last else ("ShufflerService", "Relay")
         call = upload(self.channel_to(target), SERVICES[service].methods_by_name[name])
-        frames = Outbox(self, passage.frames(self.identity), target, name)
+        frames = Outbox(self, passage.frames(self.identity), services_pb2.RelayFrame, target, name)
         delivery: services_pb2.Delivery = await call(frames, metadata=self.metadata)
         self.seen("received", target, name, frames.stream, delivery)
         return delivery

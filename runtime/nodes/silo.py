@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,15 +18,15 @@ from silomix.runtime.core.codec import Array, Clips, Codec
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import UpdateKind
-from silomix.runtime.core.masks import Stream, add_mask, mask_stream
+from silomix.runtime.core.masks import mask_stream
 from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.rules import wire_encoding
+from silomix.runtime.core.noise import clip
+from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.core.update import update_of, weight_of
+from silomix.runtime.framing import BODY, ChunkWriter, chunk_frame
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.modelfile import model_digest, read_model, write_model
 from silomix.runtime.nodes.node import Node, Outbox
-from silomix.runtime.nodes.passage import close_chunk
 from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
 from silomix.runtime.wire import read_manifest, read_receipt, write_header
@@ -67,6 +68,8 @@ class SiloNode(Node):
                         self.log.info("the federation is done", round=news.finished.round)
                         if self._busy is not None:
                             self._busy.cancel()
+                        if self.config.linger:
+                            await self.stopping.wait()
                         return
                     await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
@@ -166,6 +169,10 @@ class SiloNode(Node):
     def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> bytearray:
         """Turn an update into the round's integers, as packed planes without masks."""
         started = self.clock()
+        policy = self.federation.policy
+        if policy.clip_norm:
+            update = clip(update, manifest.schema, policy.bound, manifest.plan.v, policy.clip_norm)
+        noise = partial(policy.noise.draw, rng=os.urandom) if policy.noise.variance else None
         clips, weight, mode = Clips(), weight_of(examples, manifest.plan.weight_levels), baseline(manifest)
         if mode is not None:
             body = mode.encode(update, manifest.bounds, weight=weight, clips=clips)
@@ -173,7 +180,7 @@ class SiloNode(Node):
             codec = self._codec(manifest)
             body = bytearray(codec.layout.body_bytes)
             at = 0
-            for planes in codec.encode(update, weight=weight, clips=clips):
+            for planes in codec.encode(update, weight=weight, clips=clips, noise=noise):
                 for plane in planes:
                     body[at : at + len(plane)] = plane
                     at += len(plane)
@@ -216,7 +223,7 @@ class SiloNode(Node):
         method = SERVICES["ShufflerService"].methods_by_name["Submit"]
         async for attempt in backoff():
             roots: list[bytes] = []
-            frames = Outbox(self, self._frames(manifest, sealing, roots), hop, method.name)
+            frames = Outbox(self, self._frames(manifest, sealing, roots), body_pb2.Frame, hop, method.name)
             call = upload(self.channel_to(hop), method)
             try:
                 answer = await call(frames, metadata=self.metadata, timeout=manifest.deadline_s)
@@ -239,17 +246,15 @@ class SiloNode(Node):
 
     async def _frames(
         self, manifest: Manifest, sealing: core.Sealing, roots: list[bytes]
-    ) -> AsyncIterator[body_pb2.Frame]:
-        # Streams are not shared: a call that broke may still be at work on its last chunk.
-        streams = [mask_stream(seed, manifest.context(layer), manifest.plan.moduli) for layer, seed in sealing.seeds]
+    ) -> AsyncIterator[body_pb2.Frame | bytes]:
         yield body_pb2.Frame(header=write_header(sealing.header))
-        layout = self._codec(manifest).layout
-        buffer = layout.buffer()
+        # Masks are not shared: a call that broke may still be at work on its last chunk.
+        masking = _Masking(manifest, sealing, self._path(manifest), self._body)
         digests: list[bytes] = []
-        for i in range(layout.chunks):
-            chunk, digest_ = await self.work(self._mask, manifest, i, streams, buffer)
+        for i in range(masking.layout.chunks):
+            frame, digest_ = await self.work(masking.frame, i)
             digests.append(digest_)
-            yield body_pb2.Frame(chunk=chunk)
+            yield frame
         if self._durable is not None:
             await self._durable  # the body counts with its trailer: from then on these are the round's integers
         root = body_root(digests)
@@ -264,31 +269,41 @@ class SiloNode(Node):
         path = self.config.directory / "last-body.json"
         await self.work(path.write_text, json.dumps(figures))
 
-    def _mask(
-        self, manifest: Manifest, index: int, streams: list[Stream], buffer: Residues
-    ) -> tuple[body_pb2.Chunk, bytes]:
-        layout, mode = self._codec(manifest).layout, baseline(manifest)
-        if mode is not None:
-            bare = [bytes(p) for p in self._planes(manifest, index * sum(mode.sizes(0)), mode.sizes(index))]
-            chunk = body_pb2.Chunk(index=index, first_parameter=layout.start(index), planes=bare)
-            return chunk, chunk_digest(index, chunk.first_parameter, bare)
-        at = index * sum(layout.plan.plane_bytes(layout.chunk_parameters))
-        planes = self._planes(manifest, at, layout.plan.plane_bytes(layout.length(index)))
-        residues = layout.unpack(index, planes, buffer)
-        for stream in streams:
-            add_mask(residues, stream, index, 0, layout.length(index), manifest.plan.moduli)
-        return close_chunk(residues, layout.plan.widths, index, layout.start(index))
 
-    def _planes(self, manifest: Manifest, at: int, sizes: tuple[int, ...]) -> list[memoryview]:
-        """Read one chunk of the round's integers: from memory, or after a restart from the file."""
-        path = self._path(manifest)
-        total = sum(sizes)
-        if self._body is not None and self._body[0] == path:
-            part = memoryview(self._body[1])[at : at + total]
+class _Masking:
+    """One stream of a body: the frozen integers under its masks, chunk by chunk."""
+
+    def __init__(
+        self, manifest: Manifest, sealing: core.Sealing, path: Path, body: tuple[Path, bytearray] | None
+    ) -> None:
+        """The integers are in memory, or after a restart in their file."""
+        self.layout = layout(manifest)
+        self._mode = baseline(manifest)
+        self._path = path
+        self._body = memoryview(body[1]) if body is not None and body[0] == path else None
+        self._streams = [mask_stream(s, manifest.context(layer), manifest.plan.moduli) for layer, s in sealing.seeds]
+        self._buffer = self.layout.buffer()
+        self._writer = ChunkWriter(self.layout, BODY)
+
+    def frame(self, index: int) -> tuple[bytes, bytes]:
+        """Return one chunk's frame and its digest."""
+        start, n = self.layout.start(index), self.layout.length(index)
+        if self._mode is not None:
+            planes = self._planes(index * sum(self._mode.sizes(0)), self._mode.sizes(index))
+            return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
+        full = sum(self.layout.plan.plane_bytes(self.layout.chunk_parameters))
+        residues = self.layout.unpack(index, self._planes(index * full, self.layout.plan.plane_bytes(n)), self._buffer)
+        for stream in self._streams:
+            stream.apply(self._buffer, index, 0, n)
+        return self._writer.write(index, residues)
+
+    def _planes(self, at: int, sizes: tuple[int, ...]) -> list[memoryview]:
+        if self._body is not None:
+            part = self._body[at : at + sum(sizes)]
         else:
-            with open(path, "rb") as frozen:  # anew for each chunk: a call may end between any two
+            with open(self._path, "rb") as frozen:  # anew for each chunk: a call may end between any two
                 frozen.seek(at)
-                part = memoryview(frozen.read(total))
+                part = memoryview(frozen.read(sum(sizes)))
         planes = []
         for size in sizes:
             planes.append(part[:size])

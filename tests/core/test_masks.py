@@ -131,8 +131,6 @@ def test_chunks_come_in_any_order(moduli: tuple[int, ...]) -> None:
     shared = stream(moduli)
     for i in (4, 0, 3, 3, 1, 2, 0):
         assert shared.chunk(i, 64).tolist() == alone[i]
-    next(shared.rows(2, 64))  # left off in the middle
-    assert shared.chunk(1, 64).tolist() == alone[1]
     assert len({str(chunk) for chunk in alone.values()}) == 5
 
 
@@ -146,10 +144,14 @@ def test_a_shorter_chunk_begins_alike_and_packs_its_planes_closer(moduli: tuple[
 
 
 @pytest.mark.parametrize("moduli", MODULI, ids=str)
-def test_rows_are_the_chunk(moduli: tuple[int, ...]) -> None:
-    rows = [row.copy() for row in stream(moduli).rows(1, 33)]
-    assert np.array_equal(rows, stream(moduli).chunk(1, 33))
-    assert all((row < m).all() for row, m in zip(rows, moduli, strict=True))
+@pytest.mark.parametrize("margin", [-30, -8, 8])
+def test_a_lot_of_redraws_that_is_too_small_changes_nothing(
+    moduli: tuple[int, ...], margin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn ahead is a guess: where it falls short, more is drawn, and the residues are the same."""
+    context = replace(CONTEXT, chunk_parameters=5000)
+    monkeypatch.setattr(masks, "_MARGIN", margin)
+    assert stream(moduli, context).chunk(1, 4999).tolist() == by_reference(moduli, context, 0, 1, 4999)
 
 
 @pytest.mark.parametrize("name", generate.OTHER)
@@ -192,7 +194,15 @@ def test_masks_are_uniform(m: int) -> None:
 @pytest.mark.parametrize("length", [-1, 65])
 def test_a_chunk_has_no_more_than_its_parameters(length: int) -> None:
     with pytest.raises(ValueError, match="at most 64"):
-        next(stream((512, 511)).rows(0, length))
+        stream((512, 511)).apply(np.zeros((2, 99), np.uint16), 0, 0, length)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "start"), [((1, 64), "u2", 0), ((2, 64), "u4", 0), ((2, 64), "u2", 1), ((2, 64), "u2", -1)]
+)
+def test_a_mask_fits_where_it_is_added(shape: tuple[int, int], kind: str, start: int) -> None:
+    with pytest.raises(ValueError, match="do not hold 64 residues"):
+        stream((512, 511)).apply(np.zeros(shape, kind), 0, start, 64)
 
 
 def test_a_stream_takes_material_of_one_length() -> None:

@@ -18,12 +18,13 @@ from silomix.runtime.core.codec import Codec
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.federation import Federation, Policy
 from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.masks import add_mask, mask_stream
-from silomix.runtime.core.messages import Manifest, body_root, trailer_digest
+from silomix.runtime.core.masks import mask_stream
+from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.packing import Residues, pack
+from silomix.runtime.enrol import Value
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.modelfile import read_model
 from silomix.runtime.nodes.node import Node, tls_of
-from silomix.runtime.nodes.passage import close_chunk
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.transport import aggregator_stub, channel, metadata, shuffler_stub
 from silomix.runtime.wire import write_header
@@ -58,7 +59,7 @@ def make(
     shufflers: int = 2,
     *,
     insecure: bool = False,
-    settings: Mapping[Role, Mapping[str, Scalar]] | None = None,
+    settings: Mapping[Role, Mapping[str, Value]] | None = None,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
     **changes: Any,
 ) -> Federation:
@@ -192,7 +193,7 @@ class Body:
         for i, planes in enumerate(codec.encode(update, weight=weight)):
             residues = self.layout.unpack(i, planes)
             for stream in streams:
-                add_mask(residues, stream, i, 0, self.layout.length(i), manifest.plan.moduli)
+                stream.apply(residues, i, 0, self.layout.length(i))
             chunk, digest = close_chunk(residues, manifest.plan.widths, i, self.layout.start(i))
             self.chunks.append(chunk)
             self.digests.append(digest)
@@ -213,6 +214,13 @@ class Body:
 
     def frames(self) -> list[body_pb2.Frame]:
         return [self.first, *self.middle, self.last]
+
+
+def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> tuple[body_pb2.Chunk, bytes]:
+    """Pack residues into a chunk, and return it with its digest."""
+    planes = [pack(row, width) for row, width in zip(residues, widths, strict=True)]
+    chunk = body_pb2.Chunk(index=index, first_parameter=first, planes=planes)
+    return chunk, chunk_digest(index, first, planes)
 
 
 async def refusal(call: Callable[[], Any]) -> grpc.aio.AioRpcError:

@@ -23,6 +23,7 @@ from tests.nodes.federations import (
     Body,
     Tensors,
     assert_model,
+    close_chunk,
     leftovers,
     make,
     manifest_at,
@@ -44,7 +45,6 @@ from silomix.runtime.enrol import CertificateAuthority
 from silomix.runtime.journal import Journal, JournalError
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.aggregator import AggregatorNode
-from silomix.runtime.nodes.passage import close_chunk
 from silomix.runtime.nodes.shuffler import SILO_STREAMS, Spool
 from silomix.runtime.transport import MAX_MESSAGE_BYTES, STATUS, Tls, channel, shuffler_stub
 from silomix.runtime.wire import write_cohort, write_header

@@ -37,9 +37,12 @@ def everything(role: str) -> Metrics:
     metrics.round_took(1.5)
     metrics.cohort(7)
     metrics.minimum_cohort(3)
+    metrics.policy(10, 20, 840)
     metrics.rejected(Reason.WRONG_ROUND)
     metrics.queue("relay", 4)
     metrics.hop("hop-1", "open")
+    metrics.event("published")
+    metrics.broker(connected=True)
     metrics.certificate_expires(2e9)
     metrics.trained(0.25, 600)
     metrics.clipped(9)
@@ -51,11 +54,10 @@ def everything(role: str) -> Metrics:
 
 # --- what promtool checks ---------------------------------------------------------------------------------------------
 
-NOT_BASE = {"minutes", "hours", "days", "weeks", "milliseconds", "microseconds", "kilobytes", "megabytes", "percent"}
+NOT_BASE = {"bits", "kilobytes", "megabytes", "percent"}
+NOT_BASE |= {"minutes", "hours", "days", "weeks", "milliseconds", "microseconds"}
 ABBREVIATED = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"}
 TYPES_IN_NAMES = {"counter", "gauge", "histogram", "summary"}
-BITS = {"silomix_bits_per_parameter", "silomix_plan_bits_per_parameter"}
-"""The unit of the paper and of every plan. promtool would have bytes."""
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -69,7 +71,6 @@ def test_the_exposition_keeps_to_the_conventions_of_prometheus(role: str) -> Non
         assert re.fullmatch(r"(silomix|process)_[a-z0-9_]+", name)
         words = set(name.split("_"))
         assert not words & (NOT_BASE | ABBREVIATED | TYPES_IN_NAMES), name
-        assert "bits" not in words or name in BITS
         assert name.endswith("_total") == (kind == "counter"), name
         assert not name.endswith(("_bucket", "_count", "_sum", "_created"))
     for family in families(everything(role)).values():
@@ -81,7 +82,7 @@ def test_the_exposition_keeps_to_the_conventions_of_prometheus(role: str) -> Non
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def test_bytes_and_bits_per_parameter() -> None:
+def test_bytes_and_what_a_parameter_costs() -> None:
     metrics = Metrics("shuffler", "hop-1")
     metrics.bytes("received", "silo", 100)
     metrics.bytes("received", "silo", 28)
@@ -89,8 +90,9 @@ def test_bytes_and_bits_per_parameter() -> None:
     assert value(metrics, "bytes_total", direction="sent", peer_role="aggregator") == 0
     metrics.body("received", "counts", 2300, 1000)
     metrics.plan(18)
-    assert value(metrics, "bits_per_parameter", direction="received", encoding="counts") == 18.4
-    assert value(metrics, "plan_bits_per_parameter") == 18
+    assert value(metrics, "bytes_per_parameter", direction="received", encoding="counts") == 2.3
+    assert value(metrics, "plan_bytes_per_parameter") == 18 / 8
+    assert value(metrics, "model_parameters") == 1000
 
 
 def test_rounds_attempts_and_cohorts() -> None:
@@ -99,6 +101,9 @@ def test_rounds_attempts_and_cohorts() -> None:
     assert value(metrics, "attempt") == 2
     assert value(metrics, "cohort_size") == 7
     assert value(metrics, "minimum_cohort") == 3
+    assert value(metrics, "invited_silos") == 10
+    assert value(metrics, "policy_rounds") == 20
+    assert value(metrics, "attempt_limit_seconds") == 840
     assert value(metrics, "silos_present") == 10
     assert value(metrics, "model_accuracy") == 0.97
     assert {o: value(metrics, "attempts_total", outcome=o) for o in get_args(Outcome)} == {
@@ -106,6 +111,16 @@ def test_rounds_attempts_and_cohorts() -> None:
         "aborted": 0,
         "abandoned": 0,
     }
+
+
+def test_a_round_begins_with_its_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics("aggregator", "aggregator")
+    began = []
+    for now, number, attempt in ((100.0, 1, 1), (200.0, 1, 2), (300.0, 2, 1)):
+        monkeypatch.setattr("silomix.runtime.metrics.time.time", lambda now=now: now)
+        metrics.attempt(number, attempt)
+        began.append(value(metrics, "round_start_timestamp_seconds"))
+    assert began == [100, 100, 300]
 
 
 def test_every_reason_is_there_before_anything_was_refused() -> None:
@@ -144,7 +159,8 @@ def test_a_hop_is_in_one_state_at_a_time() -> None:
 
 def test_what_is_not_known_is_not_zero() -> None:
     metrics = Metrics("aggregator", "aggregator")
-    for name in ("model_accuracy", "certificate_expiry_timestamp_seconds"):
+    times = ("certificate_expiry_timestamp_seconds", "round_start_timestamp_seconds")
+    for name in ("model_accuracy", "broker_connected", *times):
         found = value(metrics, name)
         assert found is not None
         assert math.isnan(found)

@@ -1,0 +1,89 @@
+"""Frames that are written and read in place are what protobuf would write and read. proto/silomix/v1/body.proto."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from silomix.runtime.core.codec import Layout
+from silomix.runtime.core.messages import chunk_digest
+from silomix.runtime.core.packing import pack
+from silomix.runtime.core.plan import Encoding, Level, plan
+from silomix.runtime.framing import BODY, RELAY, ChunkWriter, chunk_frame, read_chunk
+from silomix.v1 import body_pb2, services_pb2
+
+KINDS: list[tuple[int, Any]] = [(BODY, body_pb2.Frame), (RELAY, services_pb2.RelayFrame)]
+PLANS = [
+    plan(10, 4),
+    plan(3, 2, Encoding.UNARY, Level.TRUSTED),
+    plan(100, 6),
+    plan(10, 4, level=Level.MALICIOUS),
+]
+
+frames = st.tuples(
+    st.sampled_from([0, 1, 127, 128, 300, 2**32 - 1]),
+    st.sampled_from([0, 1, 65_536, 2**40, 2**64 - 1]),
+    st.lists(st.binary(max_size=300), min_size=1, max_size=5),
+)
+
+
+@pytest.mark.parametrize(("field", "kind"), KINDS)
+@given(frames)
+def test_a_frame_is_protobufs_and_comes_back(field: int, kind: Any, parts: tuple[int, int, list[bytes]]) -> None:
+    index, first, planes = parts
+    raw = chunk_frame(field, index, first, planes)
+    theirs = kind(chunk=body_pb2.Chunk(index=index, first_parameter=first, planes=planes))
+    assert raw == theirs.SerializeToString(deterministic=True)
+    assert kind.FromString(raw) == theirs
+    view = read_chunk(field, raw)
+    assert view is not None
+    assert view.WhichOneof("kind") == "chunk"
+    assert (view.chunk.index, view.chunk.first_parameter) == (index, first)
+    assert [bytes(p) for p in view.chunk.planes] == planes
+
+
+@pytest.mark.parametrize("numbers", PLANS, ids=lambda p: str(p.moduli))
+@pytest.mark.parametrize(("coordinates", "chunk"), [(1, 10), (77, 16), (64, 64), (1000, 999)])
+def test_a_writer_packs_as_the_codec_does(numbers: Any, coordinates: int, chunk: int) -> None:
+    layout = Layout(numbers, coordinates, chunk)
+    rng = np.random.default_rng(1)
+    writer = ChunkWriter(layout, RELAY)
+    for i in [*range(layout.chunks), 0]:
+        residues = layout.buffer(layout.length(i))
+        for row, m in zip(residues, numbers.moduli, strict=True):
+            row[:] = rng.integers(0, m, layout.length(i))
+        raw, digest = writer.write(i, residues)
+        planes = [pack(row, width) for row, width in zip(residues, numbers.widths, strict=True)]
+        assert raw == chunk_frame(RELAY, i, layout.start(i), planes)
+        assert digest == chunk_digest(i, layout.start(i), planes)
+        view = read_chunk(RELAY, raw)
+        assert view is not None
+        assert np.array_equal(layout.unpack(i, view.chunk.planes), residues)
+
+
+@pytest.mark.parametrize(("field", "kind"), KINDS)
+@given(st.binary(max_size=60))
+@settings(max_examples=300)
+def test_what_is_read_here_protobuf_reads_alike(field: int, kind: Any, noise: bytes) -> None:
+    """Whatever comes: either it is left to protobuf, or both see the same chunk."""
+    for raw in (noise, bytes([field << 3 | 2, len(noise)]) + noise):
+        view = read_chunk(field, raw)
+        if view is None:
+            continue
+        theirs = kind.FromString(raw).chunk
+        assert (theirs.index, theirs.first_parameter) == (view.chunk.index, view.chunk.first_parameter)
+        assert list(theirs.planes) == [bytes(p) for p in view.chunk.planes]
+
+
+def test_other_shapes_are_left_to_protobuf() -> None:
+    chunk = chunk_frame(BODY, 3, 9, [b"abc"])
+    head = body_pb2.Frame(header=body_pb2.Header(silo="s")).SerializeToString()
+    trailer = body_pb2.Frame(trailer=body_pb2.Trailer(root=b"r")).SerializeToString()
+    for raw in (b"", head, trailer, chunk[:-1], chunk + b"\x00", chunk + head, chunk + chunk, chunk[:1]):
+        assert read_chunk(BODY, raw) is None
+    assert read_chunk(RELAY, chunk) is None
+    swapped = bytes([BODY << 3 | 2, 9]) + b"\x1a\x03abc\x08\x03\x10\x09"  # planes first: valid, and not ours
+    assert read_chunk(BODY, swapped) is None
+    assert body_pb2.Frame.FromString(swapped).chunk.index == 3
