@@ -279,6 +279,12 @@ class Worker:
 
     process: asyncio.subprocess.Process
     log: Path
+    role: str
+
+    def cpu_s(self) -> float:
+        """Processor time that it has used so far, all threads, in user and system mode."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def tell(self, **command: Any) -> None:
         """Send a command."""
@@ -347,7 +353,8 @@ class Bench:
                 stderr=err,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
             )
-        worker = Worker(process, log)
+        place = f"hop {spec['name'].rpartition('-')[2]}" if spec.get("role") == "shuffler" else spec.get("role", kind)
+        worker = Worker(process, log, place)
         self.workers.append(worker)
         self._readers.append(asyncio.create_task(self._read(worker)))
         return worker
@@ -423,13 +430,18 @@ class Bench:
         return self.ready.get(arm, 0) >= self.silos * (lap + 1)
 
     async def _lap(self, arm: str, clients: list[Worker]) -> dict[str, float]:
+        used = [worker.cpu_s() for worker in self.workers]
         start = time.monotonic()
         for client in clients:
             client.tell(do="go", arm=arm)
         seen = await self.until(lambda s: any(e["event"] == "decoded" and e["arm"] == arm for e in s), ROUND_S)
         mine = [e for e in seen if e.get("arm") == arm]
         end = next(e for e in mine if e["event"] == "decoded")
-        figures = {"seconds": end["t"] - start, "check": end["check"]}
+        figures = {"seconds": end["t"] - start, "check": end["check"], "cpu": 0.0}
+        for worker, before in zip(self.workers, used, strict=True):
+            spent = worker.cpu_s() - before
+            figures["cpu"] += spent
+            figures[f"cpu {worker.role}"] = figures.get(f"cpu {worker.role}", 0.0) + spent
         for phase in ("encoded", "submitted", "arrived"):
             if at := [e["t"] - start for e in mine if e["event"] == phase]:
                 figures[phase] = max(at)
@@ -483,6 +495,10 @@ class Bench:
                 "release": marks["arrived"] - marks["submitted"],
                 "decode": seconds["protected"] - marks["arrived"],
             },
+            "cpu_s": {arm: median(t["cpu"] for t in laps) for arm, laps in times.items()},
+            "protected_cpu_s": {
+                role: median(t[f"cpu {role}"] for t in laps) for role in dict.fromkeys(w.role for w in self.workers)
+            },
             "peak_mib": peaks,
             "model_mib": self.parameters * 4 / (1 << 20),
         }
@@ -499,14 +515,19 @@ def bench_round(
         sys.stdout.write(json.dumps(result) + "\n")
         return 0
     table = Table(title=f"{silos} silos, {parameters:,} parameters, {hops} hops, mutual TLS, separate processes")
-    for column in ("arm", "seconds", "x unprotected"):
+    for column in ("arm", "seconds", "x unprotected", "processor s", "x unprotected"):
         table.add_column(column, justify="left" if column == "arm" else "right")
     for arm, value in result["seconds"].items():
-        table.add_row(arm.replace("_", " "), f"{value:.2f}", f"{value / result['seconds']['unprotected']:.2f}")
+        used, least = result["cpu_s"][arm], result["cpu_s"]["unprotected"]
+        ratio = f"{value / result['seconds']['unprotected']:.2f}"
+        table.add_row(arm.replace("_", " "), f"{value:.2f}", ratio, f"{used:.2f}", f"{used / least:.2f}")
     out = Console()
     out.print(table)
     out.print("phases of the protected round: " + ", ".join(f"{k} {v:.2f} s" for k, v in result["phases"].items()))
     out.print(f"{result['bits_per_parameter']:.3f} bits per parameter on the wire")
+    out.print(
+        "processor seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in result["protected_cpu_s"].items() if v > 0.01)
+    )
     out.print("peak MiB: " + ", ".join(f"{k} {v:.0f}" for k, v in result["peak_mib"].items()))
     return 0
 

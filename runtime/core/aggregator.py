@@ -84,6 +84,16 @@ class HopFailed:
 
 
 @dataclass(frozen=True)
+class HopLost:
+    """A hop was asked in the middle of an attempt, and does not have it any more: no sum will come."""
+
+    hop: str
+    manifest: bytes
+    why: str
+    now: float
+
+
+@dataclass(frozen=True)
 class HeaderIn:
     """A silo's header came down the chain."""
 
@@ -114,7 +124,7 @@ class Tick:
     now: float
 
 
-Event = Start | KeysIn | OpenedAt | HopFailed | HeaderIn | CohortIn | SumApplied | Tick
+Event = Start | KeysIn | OpenedAt | HopFailed | HopLost | HeaderIn | CohortIn | SumApplied | Tick
 
 
 # Effects
@@ -243,6 +253,8 @@ class Aggregator:
                 return self._opened_at(event)
             case HopFailed():
                 return self._failed(event)
+            case HopLost():
+                return self._lost(event)
             case HeaderIn():
                 return self._header(event.header)
             case CohortIn():
@@ -346,6 +358,14 @@ class Aggregator:
         self.trouble[event.hop] = event.why
         return []  # the driver goes on trying until the attempt's time is up
 
+    def _lost(self, event: HopLost) -> list[Effect]:
+        if self.phase not in ("collecting", "releasing"):
+            return []
+        if self.manifest is None or event.manifest != self.manifest.digest or event.hop not in self.manifest.chain:
+            return []  # of an attempt that is over
+        self.trouble[event.hop] = event.why
+        return self._give_up(event.now)
+
     def _header(self, header: Header) -> list[Effect]:
         if self.manifest is None or self.phase not in ("collecting", "releasing"):
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open")
@@ -387,6 +407,9 @@ class Aggregator:
         wake = self.wake_at()
         if wake is None or now < wake:
             return []
+        return self._give_up(now)
+
+    def _give_up(self, now: float) -> list[Effect]:
         why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.phase}"
         abandoned = self.tried_here >= self.federation.policy.attempts
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]

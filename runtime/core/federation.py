@@ -203,7 +203,7 @@ class Federation:
         order = sorted(names, key=lambda name: digest("subsample", self.digest, round_, name))
         return tuple(sorted(order[:count]))
 
-    @property
+    @cached_property
     def silo_names(self) -> tuple[str, ...]:
         """The silos in the order of their names, as messages list them."""
         return tuple(sorted(s.name for s in self.silos))

@@ -22,11 +22,12 @@ from silomix.runtime.core.rules import wire_encoding
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
+from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, guarded, whole
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
-from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, refuse, shuffler_stub
+from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, has_attempt, refuse, shuffler_stub
 from silomix.runtime.wire import digest_field, read_round_key, write_manifest
 from silomix.v1 import services_pb2
 
@@ -77,6 +78,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._leaving = False
         self._phase_began = self.clock()
         self._round_began = self.clock()
+        self._lookout = Lookout(self.core, self.spawn, self._probe, self._lost)
+        self.events.on_presence = self._lookout.hint
 
     def _load(self, newest: bytes | None) -> bytes:
         """Read the model that the journal names, or the initial one."""
@@ -226,6 +229,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def _hop(self, hop: str, state: HopState) -> None:
         self.hop_states[hop] = state
         self.metrics.hop(hop, state)
+
+    async def _probe(self, hop: str, manifest: bytes, timeout_s: float) -> str:
+        return await has_attempt(self.channel_to(hop), manifest, timeout_s)
+
+    async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
+        self._hop(hop, "unreachable")
+        self.log.warning(f"hop lost: {why}", peer=hop)
+        await self.step(core.HopLost(hop, manifest, why, self.clock()))
 
     async def _ask(self, hop: str, effect: core.AskKeys) -> None:
         request = services_pb2.PrepareRequest(

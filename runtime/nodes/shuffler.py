@@ -44,6 +44,8 @@ from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
+LOT_CHUNKS = 4
+"""Chunks of a stream that are handled at a time: to change threads for each would cost more than the work."""
 SILO_STREAMS = 4
 """Of one silo: more than one only while broken streams are not yet known to be."""
 
@@ -63,8 +65,12 @@ class Spool:
         self._mode = baseline(manifest)
         self._buffer = self.layout.buffer()
 
-    def take(self, chunk: AnyChunk) -> None:
-        """Check one chunk and write it."""
+    def take(self, chunks: list[AnyChunk]) -> None:
+        """Check some chunks and write them."""
+        for chunk in chunks:
+            self._take(chunk)
+
+    def _take(self, chunk: AnyChunk) -> None:
         index = len(self.digests)
         if self._mode is None:
             residues, digest = open_chunk(chunk, self.layout, index, self._buffer)
@@ -150,6 +156,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Serve until told to stop; close the cohort when its time is up."""
         server = Server(self.config.listen, self.tls)
         server.add(_Service(self), SERVICES["ShufflerService"])
+        server.answer_for_attempt(lambda: b"" if self.passage is None else self.passage.manifest.digest)
         await server.start()
         self.log.info("serving", address=self.config.listen)
         try:
@@ -291,9 +298,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         spool = Spool(self.spool, header, passage.manifest)
         self._uploading(peer, 1)
         try:
-            for _ in range(header.chunks):
-                frame = await next_frame(frames, "chunk")
-                await self.work(spool.take, frame.chunk)
+            for start in range(0, header.chunks, LOT_CHUNKS):
+                lot = range(start, min(start + LOT_CHUNKS, header.chunks))
+                await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
             trailer = (await next_frame(frames, "trailer")).trailer
             if await anext(frames, None) is not None:
                 raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)

@@ -33,6 +33,8 @@ from silomix.runtime.wire import read_manifest, read_receipt, write_header
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 MODEL_SLACK_BYTES = 1 << 20
+LOT_CHUNKS = 8
+"""Chunks that are masked at a time: about a megabyte."""
 
 
 class SiloNode(Node):
@@ -57,7 +59,10 @@ class SiloNode(Node):
         """Watch the aggregator until the federation is done; come back whenever the line breaks."""
         aggregator = self.federation.aggregator.name
         log = self.log.bind(peer=aggregator)
-        async for attempt in backoff():
+        wake = asyncio.Event()
+        self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
+        async for attempt in backoff(wake=wake):
+            self.redial(aggregator)
             stub = aggregator_stub(self.channel_to(aggregator))
             request = services_pb2.WatchRequest(federation_digest=self.federation.digest)
             stream = self.stream()
@@ -251,10 +256,10 @@ class SiloNode(Node):
         # Masks are not shared: a call that broke may still be at work on its last chunk.
         masking = _Masking(manifest, sealing, self._path(manifest), self._body)
         digests: list[bytes] = []
-        for i in range(masking.layout.chunks):
-            frame, digest_ = await self.work(masking.frame, i)
-            digests.append(digest_)
-            yield frame
+        for start in range(0, masking.layout.chunks, LOT_CHUNKS):
+            for frame, digest_ in await self.work(masking.frames, start, start + LOT_CHUNKS):
+                digests.append(digest_)
+                yield frame
         if self._durable is not None:
             await self._durable  # the body counts with its trailer: from then on these are the round's integers
         root = body_root(digests)
@@ -285,8 +290,11 @@ class _Masking:
         self._buffer = self.layout.buffer()
         self._writer = ChunkWriter(self.layout, BODY)
 
-    def frame(self, index: int) -> tuple[bytes, bytes]:
-        """Return one chunk's frame and its digest."""
+    def frames(self, start: int, end: int) -> list[tuple[bytes, bytes]]:
+        """Return some chunks' frames, each with its digest: a change of threads for each would cost more than masks."""
+        return [self._frame(i) for i in range(start, min(end, self.layout.chunks))]
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
         start, n = self.layout.start(index), self.layout.length(index)
         if self._mode is not None:
             planes = self._planes(index * sum(self._mode.sizes(0)), self._mode.sizes(index))
