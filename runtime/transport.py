@@ -6,7 +6,8 @@ A refusal travels as a gRPC status whose message starts with the reason, so a `P
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,9 @@ MAX_MESSAGE_BYTES = 8 << 20
 MAX_STREAMS = 256
 """Calls that one connection may have open."""
 
+WINDOW_BYTES = 10 << 20
+"""What all streams to a server may have in flight together: a hop's memory must not grow with the silos."""
+
 _PING_MS = 30_000
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -45,7 +49,6 @@ _SERVER_OPTIONS = (
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.bdp_probe", 0),  # else a hundred streams at once may each have megabytes in flight
-    ("grpc.http2.lookahead_bytes", 1 << 20),
 )
 _CLIENT_OPTIONS = (
     *_OPTIONS,
@@ -56,6 +59,9 @@ _CLIENT_OPTIONS = (
 
 SERVICES = services_pb2.DESCRIPTOR.services_by_name
 """The protocol's services by name, with their methods."""
+
+ATTEMPT = "silomix.attempt"
+"""Health checks ask for "silomix.attempt/DIGEST": whether this very attempt is open at a hop."""
 
 INSECURE_NAME = "silomix-node"
 """Metadata that names the caller in a federation without TLS, where nobody can prove anything."""
@@ -132,13 +138,33 @@ def upload(to: grpc.aio.Channel, method: MethodDescriptor) -> Any:
     return to.stream_unary(path, None, GetMessageClass(method.output_type).FromString)
 
 
+class _Health(health.aio.HealthServicer):
+    """Health of the services, and of the attempt that is open here: a process that was started again has lost it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempt: Callable[[], bytes] = bytes
+
+    async def Check(  # noqa: N802 - gRPC names its methods
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        kind, found, digest = request.service.partition("/")
+        if not found or kind != ATTEMPT:
+            answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
+            return answer
+        if digest != self.attempt().hex():
+            await context.abort(grpc.StatusCode.NOT_FOUND, "that attempt is not open here")
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
 class Server:
     """A gRPC server with health checking and reflection that can be told when it is ready."""
 
-    def __init__(self, listen: str, tls: Tls | None) -> None:
-        """Bind the address; `add` services before `start`."""
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
-        self._health = health.aio.HealthServicer()
+    def __init__(self, listen: str, tls: Tls | None, streams: int = 10) -> None:
+        """Bind the address; `add` services before `start`. `streams` is how many may upload at once."""
+        window = min(1 << 20, max(1 << 17, WINDOW_BYTES // streams))
+        self._server = grpc.aio.server(options=(*_SERVER_OPTIONS, ("grpc.http2.lookahead_bytes", window)))
+        self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
         try:
@@ -168,6 +194,10 @@ class Server:
         """Add handlers that no .proto describes, as the benchmarks do."""
         self._server.add_generic_rpc_handlers((handler,))
 
+    def answer_for_attempt(self, digest: Callable[[], bytes]) -> None:
+        """Let health checks ask whether an attempt is open here, by its manifest's digest."""
+        self._health.attempt = digest
+
     async def start(self) -> None:
         """Serve, and say so to whoever asks for health."""
         reflection.enable_server_reflection(self._names, self._server)
@@ -179,6 +209,19 @@ class Server:
         """Say that this node is leaving, let calls end, and stop."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+
+async def has_attempt(to: grpc.aio.Channel, manifest: bytes, timeout_s: float) -> str:
+    """Ask a hop whether it still has an attempt open; return what is wrong, or nothing."""
+    request = health_pb2.HealthCheckRequest(service=f"{ATTEMPT}/{manifest.hex()}")
+    stub: Any = health_pb2_grpc.HealthStub(to)
+    try:
+        await stub.Check(request, timeout=timeout_s, wait_for_ready=True)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            return "it was started again, and has lost the attempt"
+        return f"not reachable ({error.code().name.lower()})"
+    return ""
 
 
 def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
@@ -217,10 +260,20 @@ def transient(error: grpc.aio.AioRpcError) -> bool:
     )
 
 
-async def backoff(first_s: float = 0.2, most_s: float = 5.0) -> AsyncIterator[int]:
-    """Yield try after try without end, each after a longer pause, with jitter so that nobody marches in step."""
+async def backoff(first_s: float = 0.2, most_s: float = 5.0, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
+    """Yield try after try without end, each after a longer pause, with jitter so that nobody marches in step.
+
+    Whoever sets `wake` ends a pause, but not its first part: there is no haste that could make a flood.
+    """
     pause, number = first_s, 0
     while True:
         yield number
-        await asyncio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter is no secret
+        length = pause * (0.5 + random.random() / 2)  # noqa: S311 - jitter is no secret
+        await asyncio.sleep(min(first_s, length))
+        if wake is None:
+            await asyncio.sleep(max(0.0, length - first_s))
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), max(0.0, length - first_s))
+            wake.clear()
         pause, number = min(pause * 2, most_s), number + 1

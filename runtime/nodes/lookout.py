@@ -6,9 +6,9 @@ Only if it does not, or does not answer, is the attempt given up, seconds after 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
-from silomix.runtime.core.aggregator import Aggregator
+from silomix.runtime.core.messages import Manifest
 from silomix.runtime.events import Heard
 
 PROBE_S = 4.0
@@ -18,12 +18,24 @@ PROBE_EVERY_S = 5.0
 GONE = ("lost", "stopped")
 
 
+class Machine(Protocol):
+    """What it needs to know of the aggregator's state machine."""
+
+    phase: str
+    manifest: Manifest | None
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The hops that rounds need."""
+        ...
+
+
 class Lookout:
     """Asks the hops of the open attempt after hints, one question at a time to each."""
 
     def __init__(
         self,
-        machine: Aggregator,
+        machine: Machine,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         probe: Callable[[str, bytes, float], Awaitable[str]],
         lost: Callable[[str, bytes, str], Awaitable[None]],

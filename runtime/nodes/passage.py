@@ -1,9 +1,10 @@
 """One attempt on its way through a node: headers and the cohort, then chunk after chunk in, and out to the next hop.
 
 A hop and the aggregator do the same thing with a sum: expand the masks that were sealed to them while silos still
-upload, then take them off as the chunks go by. One array of residues holds it all: first the sum of the masks, then,
-chunk after chunk, the sum that came in less the masks. It is kept until the attempt is over, so that a broken stream to
-the next hop can be sent again. `runtime/nodes/rows.py` does the same with whole bodies, for the paper's literal modes.
+upload, then add what comes in. One array of residues holds it all: at first what the masks take off, then, body after
+body at hop 1 and chunk after chunk at the others, the sum. It is kept until the attempt is over, so that a broken
+stream to the next hop can be sent again. `runtime/nodes/rows.py` does the same with whole bodies, for the paper's
+literal modes.
 """
 
 import asyncio
@@ -202,10 +203,10 @@ class Passage:
 
 
 class SumPassage(Passage):
-    """The vector of one attempt: masks in, sum out."""
+    """The vector of one attempt: what comes in, less this node's masks."""
 
     def __init__(self, manifest: Manifest, name: str, workers: Executor) -> None:
-        """Make room for the masks' sum: one residue per coordinate and plane."""
+        """Make room for the sum: one residue per coordinate and plane."""
         super().__init__(manifest, name, workers)
         self.masked = manifest.plan.level is not Level.TRUSTED
         self.vector: Residues = residue.zeros(manifest.plan, self.layout.coordinates)
@@ -239,7 +240,7 @@ class SumPassage(Passage):
 
     async def _expand(self, seed: Secret) -> None:
         async with self._busy:
-            await self._work(self._apply, seed, 1)
+            await self._work(self._apply, seed, -1)
 
     def _apply(self, seed: Secret, sign: int) -> None:
         stream = mask_stream(seed, self.manifest.context(self.layer), self.manifest.plan.moduli)
@@ -247,30 +248,28 @@ class SumPassage(Passage):
             stream.apply(self.vector, i, self.layout.start(i), self.layout.length(i), sign)
 
     async def _prepare(self, cohort: Cohort) -> None:
-        """Wait for the masks, and take those of silos outside the cohort out of their sum again."""
+        """Wait for the masks, and put those of silos outside the cohort back."""
         await asyncio.gather(*self._pending)
         wanted = {p.header for p in cohort.participants}
         for digest in self._seeds.keys() - wanted:
-            async with self._busy:  # once it is popped it is taken off, also if the stream breaks now
-                await self._work(self._apply, self._seeds.pop(digest), -1)
+            async with self._busy:  # once it is popped it is put back, also if the stream breaks now
+                await self._work(self._apply, self._seeds.pop(digest), 1)
 
     def _open(self, chunk: AnyChunk, index: int) -> tuple[Residues, bytes]:
         return open_chunk(chunk, self.layout, index)
 
     def _put(self, index: int, content: Residues) -> None:
-        """Put residues less the masks where the masks were."""
-        start, n = self.layout.start(index), self.layout.length(index)
-        for row, plane, m in zip(self.vector, content, self.manifest.plan.moduli, strict=True):
-            part = row[start : start + n]
-            residue.negate_residues(part, m)
-            residue.add_residues(part, plane, m)
+        start = self.layout.start(index)
+        residue.add(self.vector[:, start : start + content.shape[1]], content, self.manifest.plan)
 
-    async def take_all(self, total: Residues) -> None:
-        """Take in a whole sum that lies in memory: hop 1's."""
-        for i in range(self.layout.chunks):
-            start = self.layout.start(i)
-            await self._work(self._put, i, total[:, start : start + self.layout.length(i)])
-            await self._advance(i + 1)
+    async def count(self, add_to: Callable[[Residues], None]) -> None:
+        """Take in one silo's whole body: hop 1's. Masks are being taken off the same array, hence the turns."""
+        async with self._busy:
+            await self._work(add_to, self.vector)
+
+    async def take_all(self) -> None:
+        """Be done: all bodies of the cohort are in."""
+        await self._advance(self.chunks)
 
     def _writer(self) -> Writer:
         writer = ChunkWriter(self.layout, RELAY)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -44,10 +45,13 @@ from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
-LOT_CHUNKS = 4
-"""Chunks of a stream that are handled at a time: to change threads for each would cost more than the work."""
+LOT_CHUNKS = 40
+"""Chunks of all streams that are held at a time. A stream's are handled together: each change of threads costs."""
 SILO_STREAMS = 4
 """Of one silo: more than one only while broken streams are not yet known to be."""
+
+
+_THREAD = threading.local()
 
 
 class Spool:
@@ -63,7 +67,14 @@ class Spool:
         self.path = directory / f"{header.digest.hex()}.{os.urandom(4).hex()}.body"
         self._file: BinaryIO | None = None
         self._mode = baseline(manifest)
-        self._buffer = self.layout.buffer()
+
+    @property
+    def _buffer(self) -> Residues:
+        """Room for one chunk's residues: one for each thread, and not for each stream."""
+        found: Residues | None = getattr(_THREAD, "buffer", None)
+        if found is None or found.shape != (len(self.layout.plan.moduli), self.layout.chunk_parameters):
+            found = _THREAD.buffer = self.layout.buffer()
+        return found
 
     def take(self, chunks: list[AnyChunk]) -> None:
         """Check some chunks and write them."""
@@ -144,7 +155,6 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.spool = config.directory / "spool"
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
-        self.total: Residues | None = None
         self.rows: dict[str, Path] = {}
         """In the paper's literal modes: the silos' bodies."""
         self.uploads: dict[str, int] = {}
@@ -154,7 +164,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def main(self) -> None:
         """Serve until told to stop; close the cohort when its time is up."""
-        server = Server(self.config.listen, self.tls)
+        server = Server(self.config.listen, self.tls, len(self.federation.silos))
         server.add(_Service(self), SERVICES["ShufflerService"])
         server.answer_for_attempt(lambda: b"" if self.passage is None else self.passage.manifest.digest)
         await server.start()
@@ -181,8 +191,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             case core.Remember(fact):
                 await self.work(self._remember, fact)
                 self.core.recall(fact)
-            case core.Begin(manifest, first):
-                await self._begin(manifest, first)
+            case core.Begin(manifest):
+                await self._begin(manifest)
             case core.Pass(header):
                 await self._pass(header)
             case core.Release(cohort):
@@ -207,14 +217,12 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 value = json.dumps({"silos": fact.silos, "model": fact.model.hex()})
                 self.journal.put("released", fact.round, "", value.encode())
 
-    async def _begin(self, manifest: Manifest, first: bool) -> None:
+    async def _begin(self, manifest: Manifest) -> None:
         if self._sending is not None:
             self._sending.cancel()
         self._sweep()
         self.passage = make_passage(manifest, self.config.name, self.workers, self.spool)
-        self.rows, self.total = {}, None
-        if first and isinstance(self.passage, SumPassage):
-            self.total = residue.zeros(manifest.plan, self.passage.layout.coordinates)
+        self.rows = {}
         self._delivered = asyncio.Event()
         self._opened_at = self.clock()
         self._sending = self.spawn(self._send(self.passage, self._delivered))
@@ -233,14 +241,12 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             raise
 
     async def _release(self, cohort: Cohort, passage: Passage) -> None:
-        started, total, rows = self.clock(), self.total, self.rows
+        started, rows = self.clock(), self.rows
         await passage.settle(cohort)
-        if isinstance(passage, RowsPassage) and rows:
+        if passage.layer == 1 and isinstance(passage, SumPassage):
+            await passage.take_all()
+        elif passage.layer == 1 and isinstance(passage, RowsPassage):
             await passage.take_bodies([rows[silo] for silo in cohort.silos])
-        elif isinstance(passage, SumPassage) and total is not None:
-            await passage.take_all(total)
-            if self.total is total:  # else the next attempt has begun, with a sum of its own
-                self.total = None
         self.metrics.phase_took("release", self.clock() - started)
 
     async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:
@@ -298,8 +304,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         spool = Spool(self.spool, header, passage.manifest)
         self._uploading(peer, 1)
         try:
-            for start in range(0, header.chunks, LOT_CHUNKS):
-                lot = range(start, min(start + LOT_CHUNKS, header.chunks))
+            step = max(1, min(4, LOT_CHUNKS // len(self.federation.silos)))
+            for start in range(0, header.chunks, step):
+                lot = range(start, min(start + step, header.chunks))
                 await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
             trailer = (await next_frame(frames, "trailer")).trailer
             if await anext(frames, None) is not None:
@@ -327,8 +334,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 match effect:
                     case core.Count(header):
                         try:
-                            if self.total is not None:
-                                await self.work(spool.add_to, self.total)
+                            if isinstance(self.passage, SumPassage):
+                                await self.passage.count(spool.add_to)
                             else:
                                 self.rows[header.silo] = await self.work(spool.keep)
                         except BaseException:  # the sum is spoiled: this attempt releases nothing

@@ -70,13 +70,13 @@ def _over(federation: InProcess, rounds: int) -> bool:
 
 
 def test_a_silo_that_dies_while_it_uploads_is_not_counted(tmp_path: Path) -> None:
-    federation = make(tmp_path / "f", 4, 2, deadline_s=2)
+    federation = make(tmp_path / "f", 4, 2, deadline_s=2, chunk_parameters=64)  # 16 chunks, of which it sends 9
 
     async def go() -> None:
         async with InProcess(tmp_path / "f", without=("silo-04",)) as running, peer(tmp_path / "f", "silo-04") as us:
             body = Body(us, await manifest_at(running), _update(3))
             call = us.shuffler.Submit(metadata=us.metadata)
-            for frame in body.frames()[:3]:
+            for frame in body.frames()[:10]:
                 await call.write(frame)
             await until(lambda: len(_counted(running)) == 3 and leftovers(tmp_path / "f"), "its upload has begun")
             call.cancel()

@@ -1,0 +1,132 @@
+"""Hints about hops: what makes the aggregator ask, how often, and what an answer does."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.nodes.federations import make, manifest_at, peer, run, shuffler
+
+from silomix.runtime.events import Heard
+from silomix.runtime.local import InProcess
+from silomix.runtime.nodes import lookout
+from silomix.runtime.nodes.lookout import Lookout
+from silomix.runtime.transport import has_attempt
+
+
+class Watched:
+    """A lookout over a chain of two hops, with answers that the test chooses."""
+
+    def __init__(self, answer: str = "") -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+        self.lost: list[tuple[str, bytes, str]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        manifest = SimpleNamespace(digest=b"attempt")
+        self.machine: Any = SimpleNamespace(chain=("hop-1", "hop-2"), manifest=manifest, phase="collecting")
+        self.lookout = Lookout(self.machine, self._spawn, self._probe, self._gone)
+
+    def _spawn(self, work: Any) -> None:
+        self.tasks.append(asyncio.create_task(work))
+
+    async def _probe(self, hop: str, manifest: bytes, timeout_s: float) -> str:
+        self.asked.append(hop)
+        return self.answer
+
+    async def _gone(self, hop: str, manifest: bytes, why: str) -> None:
+        self.lost.append((hop, manifest, why))
+
+    async def settle(self) -> None:
+        await asyncio.gather(*self.tasks)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "PROBE_EVERY_S", 0.01)
+
+
+def test_a_hint_makes_it_ask_and_only_a_bad_answer_ends_anything() -> None:
+    async def go() -> None:
+        well, ill = Watched(), Watched("gone")
+        for watched in (well, ill):
+            watched.lookout.hint(Heard("hop-2", "lost", "b"))
+            await watched.settle()
+            assert watched.asked == ["hop-2"]
+        assert well.lost == []
+        assert ill.lost == [("hop-2", b"attempt", "gone")]
+
+    run(go())
+
+
+def test_what_is_no_hint() -> None:
+    """Of silos, of strangers, of hops that are well, of words that nobody knows, and of a time without an attempt."""
+
+    async def go() -> None:
+        watched = Watched("gone")
+        for heard in (
+            Heard("silo-1", "lost", "b"),
+            Heard("nobody", "lost", "b"),
+            Heard("hop-1", "online", "b"),
+            Heard("hop-1", "online", "b"),
+            Heard("hop-1", "exploded", "b"),
+        ):
+            watched.lookout.hint(heard)
+        watched.machine.phase = "preparing"
+        watched.lookout.hint(Heard("hop-1", "lost", "b"))
+        await watched.settle()
+        watched.machine.phase, watched.machine.manifest = "collecting", None
+        watched.lookout.hint(Heard("hop-1", "lost", "b"))
+        await watched.settle()
+        assert watched.asked == []
+        assert watched.lost == []
+
+    run(go())
+
+
+def test_a_hop_that_was_started_again_is_asked_though_it_says_that_it_is_well() -> None:
+    async def go() -> None:
+        watched = Watched()
+        watched.lookout.hint(Heard("hop-1", "online", "first"))
+        watched.lookout.hint(Heard("hop-1", "online", "second"))
+        await watched.settle()
+        assert watched.asked == ["hop-1"]
+
+    run(go())
+
+
+def test_a_flood_of_hints_is_one_question_at_a_time_and_the_last_hint_counts() -> None:
+    async def go() -> None:
+        watched = Watched()
+        for _ in range(1000):
+            watched.lookout.hint(Heard("hop-1", "lost", "b"))
+        await asyncio.sleep(0)
+        for _ in range(1000):  # while the first question is under way: one more is asked, after a pause
+            watched.lookout.hint(Heard("hop-1", "lost", "b"))
+        await watched.settle()
+        assert watched.asked == ["hop-1", "hop-1"]
+        assert len(watched.tasks) == 1
+        watched.lookout.hint(Heard("hop-1", "lost", "b"))
+        await watched.settle()
+        assert len(watched.asked) == 3
+
+    run(go())
+
+
+def test_a_hop_says_over_grpc_whether_it_has_this_very_attempt(tmp_path: Path) -> None:
+    make(tmp_path / "f", 3, 1, silo_options=lambda i: {"silo": i, "slow_s": 0.3})
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as federation:
+            manifest = await manifest_at(federation)
+            async with peer(tmp_path / "f", "aggregator", "shuffler-1") as caller:
+                assert await has_attempt(caller.channel, manifest.digest, 5) == ""
+                assert "lost the attempt" in await has_attempt(caller.channel, bytes(32), 5)
+                assert "lost the attempt" in await has_attempt(caller.channel, b"", 5)
+                shuffler(federation).passage = None
+                assert "lost the attempt" in await has_attempt(caller.channel, manifest.digest, 5)
+            federation.aggregator.stopping.set()
+        async with peer(tmp_path / "f", "aggregator", "shuffler-1") as caller:
+            assert "not reachable" in await has_attempt(caller.channel, manifest.digest, 0.2)
+
+    run(go())
