@@ -130,7 +130,7 @@ class BenchAggregator(AggregatorNode):
 
     def _next_model(self, passage: Passage, size: int) -> Any:
         say(event="arrived", arm=self.arm, t=time.monotonic())
-        mean = passage.decode(size)
+        mean = passage.decode(size)[0].tensors
         said = float(mean["vector"][:CHECKED].astype(np.float64).sum())
         say(event="decoded", arm=self.arm, t=time.monotonic(), check=said, size=size)
         return self.data, self.tensors, {}  # the next round begins with the same model: only the sum is timed

@@ -27,6 +27,7 @@ from silomix.runtime.core.errors import LocalFault, UserError
 from silomix.runtime.core.federation import LEAST_COHORT, Federation, Granularity, Member, Policy, UpdateKind
 from silomix.runtime.core.identity import Identity
 from silomix.runtime.core.masks import Secret
+from silomix.runtime.core.optimise import Server
 from silomix.runtime.core.plan import Encoding, Level, Quantiser
 
 FEDERATION_FILE = "federation.toml"
@@ -73,6 +74,21 @@ class LogFormat(StrEnum):
 
 
 @dataclass(frozen=True)
+class Broker:
+    """The MQTT broker that hears of presence and rounds. It is told nothing secret and believed nothing."""
+
+    host: str
+    port: int
+    tls: bool
+    anchor: Path | None
+    """Certificates that vouch for the broker; without it the federation's own."""
+    certificate: Path | None
+    key: Path | None
+    username: str
+    password_file: Path | None
+
+
+@dataclass(frozen=True)
 class NodeConfig:
     """One node's own settings, with the federation that it pins. Keys are paths here, so it can be logged."""
 
@@ -97,7 +113,9 @@ class NodeConfig:
     initial_model: Path | None
     evaluate: bool
     keep_updates: bool
+    linger: bool
     task_options: Mapping[str, Scalar]
+    mqtt: Broker | None
 
     @property
     def options(self) -> dict[str, Scalar]:
@@ -217,6 +235,9 @@ PUBLIC_KEY = Kind("an Ed25519 public key, 32 bytes as 64 hex digits", _hex_key)
 FLAG = Kind("true or false", _flag)
 SECONDS = _whole(1, MAX_SECONDS)
 SHARE = _number("a number above 0 and at most 1", lambda x: 0 < x <= 1)
+POSITIVE = _number("a finite number above 0", lambda x: x > 0)
+FADING = _number("a number from 0 to below 1", lambda x: 0 <= x < 1)
+LIMIT = _number("a finite number from 0", lambda x: x >= 0)
 OPTIONS = Kind("a table of names with strings, booleans or numbers below 2^63", _options)
 TABLE = Kind("a table", _raw(dict))
 TABLES = Kind("an array of tables", _raw(list))
@@ -291,6 +312,18 @@ POLICY_KEYS: Mapping[str, Key] = {
     "group_size": Key(GROUP, "Silos per group if one sum per group leaves the chain; 0 for one sum over all."),
     "subsample": Key(SHARE, "Share of the roster that is invited to a round."),
     "chunk_parameters": Key(_whole(CHUNK_STEP, MAX_CHUNK, CHUNK_STEP), "Parameters in one chunk of a body."),
+    "server": Key(
+        _one_of(Server),
+        "How the next model is made of a round's mean: the mean itself, or a step of momentum, adam or yogi along it.",
+    ),
+    "server_lr": Key(POSITIVE, "Rate of the server's step; 1 takes the mean as it is."),
+    "server_momentum": Key(FADING, "What is kept of the last direction, for momentum, adam and yogi."),
+    "server_beta2": Key(FADING, "What is kept of the last scale, for adam and yogi."),
+    "server_epsilon": Key(POSITIVE, "Keeps the steps of adam and yogi finite."),
+    "clip_norm": Key(LIMIT, "Largest Euclidean norm of a silo's update, a longer one is scaled down; 0 for no limit."),
+    "noise_multiplier": Key(
+        LIMIT, "Noise in a sum, as a multiple of clip_norm: differential privacy for whole silos. 0 for none."
+    ),
     "task_options": Key(OPTIONS, "Arguments of the factory, the same at every silo."),
 }
 
@@ -334,7 +367,25 @@ NODE_KEYS: Mapping[str, Key] = {
         default=False,
         roles=(Role.SILO,),
     ),
+    "linger": Key(
+        FLAG,
+        "true to stay when all rounds are done, until told to stop: for schedulers that start again whatever ends.",
+        default=False,
+        roles=(Role.AGGREGATOR, Role.SILO),
+    ),
     "task_options": Key(OPTIONS, "Arguments of the task for this silo alone.", default={}, roles=(Role.SILO,)),
+    "mqtt": Key(TABLE, "MQTT broker that hears of presence, rounds and refusals. Without this table, nobody does."),
+}
+
+MQTT_KEYS: Mapping[str, Key] = {
+    "host": Key(_text("a host name or an address", r"[A-Za-z0-9.:-]+"), "Where the broker is.", required=True),
+    "port": Key(_whole(1, 65535), "Its port.", default=8883),
+    "tls": Key(FLAG, "false to speak in clear, as to a broker on this host.", default=True),
+    "anchor": Key(PATH, "Certificates that vouch for the broker, PEM, if those of the federation do not."),
+    "certificate": Key(PATH, "Certificate to show to the broker, PEM, if not this node's own."),
+    "key": Key(PATH, "Private key of that certificate, PEM, mode 600."),
+    "username": Key(_text("a name", r"[^\x00-\x1f]*"), "Name to log in with, if certificates do not do.", default=""),
+    "password_file": Key(PATH, "File with the password, mode 600."),
 }
 
 _PLACES = {
@@ -535,9 +586,17 @@ def _check_policy(where: _Where, federation: Federation) -> None:
             )
         if policy.group_size:
             raise where.wrong("group_size", f'found {policy.group_size}; give 0 unless granularity is "sum"')
-        raise where.wrong("granularity", f'found "{policy.granularity}", which is not available yet; give "sum"')
-    if policy.group_size:
-        raise where.wrong("group_size", f"found {policy.group_size}; groups are not available yet, give 0")
+        unary = policy.granularity is Granularity.UNARY
+        if unary and policy.encoding is Encoding.COUNTS:
+            raise where.wrong("encoding", 'found "counts"; granularity "unary" takes "unary" or "first-primes"')
+        if not unary and policy.weight_levels > 1:
+            raise where.wrong(
+                "weight_levels",
+                f'found {policy.weight_levels}; give 1 with granularity "{policy.granularity}": plain values have no '
+                "place for a weight",
+            )
+    if conflict := policy.conflict():
+        raise where.wrong(*conflict)
     try:
         _ = federation.plan
     except LocalFault as fault:
@@ -576,6 +635,8 @@ def load_node(path: Path) -> NodeConfig:
     _check_pool(where, "required_hops", values["required_hops"], federation)
     _check_identity(where, values["identity"], member)
     _check_tls(where, values, federation)
+    if values["mqtt"] is not None:
+        values["mqtt"] = _broker(where.under("mqtt"), values["mqtt"], values, federation)
     return NodeConfig(**{**values, "federation": federation, "listen": values["listen"] or member.address})
 
 
@@ -664,6 +725,37 @@ def _check_tls(where: _Where, values: Mapping[str, Any], federation: Federation)
         raise where.wrong("key", f"{values['key']} does not belong to {values['certificate']}; give the one that does")
     if problem := _certificate_problem(chain, name, federation.anchor):
         raise where.wrong("certificate", f"{values['certificate']} {problem}")
+
+
+def _broker(where: _Where, data: Mapping[str, Any], node: Mapping[str, Any], federation: Federation) -> Broker:
+    """Check how a broker is reached: what would fail at the first connection fails when the node starts."""
+    values = where.take(data, MQTT_KEYS)
+    for name in ("anchor", "certificate", "key", "password_file"):
+        if values[name] is not None:
+            values[name] = where.file.absolute().parent / values[name]
+    if not values["tls"]:
+        for name in ("anchor", "certificate", "key"):
+            if values[name] is not None:
+                raise where.wrong(name, "found a path beside tls = false; keep one of the two")
+    elif values["anchor"] is None and not federation.anchor:
+        raise where.wrong("anchor", "missing, and the federation has none; give the broker's CA, or say tls = false")
+    if (values["certificate"] is None) != (values["key"] is None):
+        raise where.wrong("key" if values["key"] is None else "certificate", "missing; give both of them, or neither")
+    if values["tls"] and values["certificate"] is None:
+        values["certificate"], values["key"] = node["certificate"], node["key"]
+    if values["password_file"] is not None:
+        if not values["username"]:
+            raise where.wrong("username", "missing; a password needs a name")
+        if not values["tls"] and values["host"] not in ("localhost", "127.0.0.1", "::1"):
+            raise where.wrong("tls", "found false; a password does not leave this host in clear")
+        try:
+            _read_private(values["password_file"])
+        except ConfigError as error:
+            raise where.wrong("password_file", str(error)) from None
+    for name in ("anchor", "certificate", "key"):
+        if values[name] is not None and not values[name].is_file():
+            raise where.wrong(name, f"{values[name]} is not there")
+    return Broker(**values)
 
 
 def _certificate_problem(chain: list[x509.Certificate], name: str, anchor: bytes) -> str:

@@ -41,7 +41,7 @@ class Evidence:
     rows: npt.NDArray[np.float32] | None = field(repr=False)
     """(silos, values): the bodies as they came, in modes `none` to `parameter`."""
     sums: npt.NDArray[Any] | None = field(repr=False)
-    """(moduli, values): sums of residues; reduced, but for mode `unary`."""
+    """(moduli, values): sums of residues; reduced, but for mode `unary`. With groups: (groups, moduli, values)."""
 
     @property
     def attributed(self) -> bool:
@@ -58,6 +58,7 @@ class Evidence:
 class _Stream:
     digest: bytes = b""
     cohort: tuple[str, ...] = ()
+    groups: int = 0
     chunks: list[body_pb2.Chunk] = field(default_factory=list)
     whole: bool = False
 
@@ -105,6 +106,8 @@ def _take(
             stream.digest = frame.open.manifest_digest
         elif kind == "RelayFrame.cohort":
             stream.cohort = read_cohort(frame.cohort).silos
+        elif kind == "RelayFrame.groups":
+            stream.groups = len(frame.groups.groups)
         elif kind == "RelayFrame.chunk":
             stream.chunks.append(frame.chunk)
         elif kind == "RelayFrame.trailer":
@@ -116,8 +119,10 @@ def _put_together(stream: _Stream, manifest: Manifest, model: bytes | None) -> E
     rows, sums = None, None
     try:
         if mode is None:
-            chunks = [shape.unpack(c.index, list(c.planes)).astype(np.int64) for c in stream.chunks]
-            sums = np.concatenate(chunks, axis=1)
+            n = stream.groups or 1
+            chunks = [shape.unpack(c.index // n, list(c.planes)).astype(np.int64) for c in stream.chunks]
+            sums = np.stack([np.concatenate(chunks[k::n], axis=1) for k in range(n)])
+            sums = sums if stream.groups else sums[0]
         elif float_body(manifest.granularity):
             n = len(stream.cohort)
             values = [np.frombuffer(c.planes[0], "<f4") for c in stream.chunks]

@@ -15,6 +15,8 @@ from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.messages import (
     Cohort,
     Fence,
+    Group,
+    Grouping,
     Header,
     Manifest,
     Participant,
@@ -228,12 +230,24 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
     )
 
 
+def _write_seed(s: SealedSeed) -> body_pb2.SealedSeed:
+    return body_pb2.SealedSeed(recipient=s.recipient, sealed=s.sealed, commitment=s.commitment)
+
+
+def _read_seed(wire: body_pb2.SealedSeed) -> SealedSeed:
+    return SealedSeed(
+        _name(wire.recipient, "a recipient's name"),
+        _fixed(wire.sealed, SEALED_BYTES, "a sealed seed"),
+        digest_field(wire.commitment, "a commitment"),
+    )
+
+
 def write_header(h: Header) -> body_pb2.Header:
     """Write a header."""
     return body_pb2.Header(
         silo=h.silo,
         manifest_digest=h.manifest,
-        seeds=[body_pb2.SealedSeed(recipient=s.recipient, sealed=s.sealed, commitment=s.commitment) for s in h.seeds],
+        seeds=[_write_seed(s) for s in h.seeds],
         chunks=h.chunks,
         signature=h.signature,
     )
@@ -244,14 +258,7 @@ def read_header(wire: body_pb2.Header) -> Header:
     return Header(
         _name(wire.silo, "a silo's name"),
         digest_field(wire.manifest_digest, "the manifest digest"),
-        tuple(
-            SealedSeed(
-                _name(s.recipient, "a recipient's name"),
-                _fixed(s.sealed, SEALED_BYTES, "a sealed seed"),
-                digest_field(s.commitment, "a commitment"),
-            )
-            for s in wire.seeds
-        ),
+        tuple(_read_seed(s) for s in wire.seeds),
         wire.chunks,
         _fixed(wire.signature, SIGNATURE_BYTES, "the header's signature"),
     )
@@ -280,6 +287,30 @@ def write_cohort(c: Cohort) -> services_pb2.Cohort:
         participants=[services_pb2.Participant(silo=p.silo, header_digest=p.header) for p in c.participants],
         signature=c.signature,
     )
+
+
+def write_grouping(g: Grouping) -> services_pb2.Grouping:
+    """Write a grouping."""
+    return services_pb2.Grouping(groups=g.groups, signature=g.signature)
+
+
+def read_grouping(wire: services_pb2.Grouping) -> Grouping:
+    """Read a grouping."""
+    if any(number >= len(wire.groups) for number in wire.groups):
+        raise PeerFault(Reason.MALFORMED, "a group's number is out of range")
+    return Grouping(tuple(wire.groups), _fixed(wire.signature, SIGNATURE_BYTES, "the grouping's signature"))
+
+
+def write_groups(groups: tuple[Group, ...]) -> services_pb2.Groups:
+    """Write groups without names."""
+    return services_pb2.Groups(
+        groups=[services_pb2.Group(size=g.size, seeds=[_write_seed(s) for s in g.seeds]) for g in groups]
+    )
+
+
+def read_groups(wire: services_pb2.Groups) -> tuple[Group, ...]:
+    """Read groups without names."""
+    return tuple(Group(g.size, tuple(_read_seed(s) for s in g.seeds)) for g in wire.groups)
 
 
 def read_cohort(wire: services_pb2.Cohort) -> Cohort:

@@ -12,9 +12,9 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity
 from silomix.runtime.core.masks import Rng, Secret, public_key
-from silomix.runtime.core.messages import Cohort, Header, Manifest, RoundKey
+from silomix.runtime.core.messages import Cohort, Group, Header, Manifest, RoundKey
 from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_cohort, check_header, check_round_key
+from silomix.runtime.core.rules import check_cohort, check_header, check_round_key, check_sizes
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,10 @@ class HeaderIn:
 
 @dataclass(frozen=True)
 class CohortIn:
-    """The chain says who is in the sum that follows."""
+    """The chain says who is in the sum that follows, or in the sums of these groups together."""
 
     cohort: Cohort
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,7 @@ class Aggregator:
         self._opened: set[str] = set()
         self._headers: dict[bytes, Header] = {}
         self._cohort_digest = b""
+        self._groups: tuple[Group, ...] = ()
         self._tried: dict[int, int] = {}
         self._past: set[bytes] = set()  # the manifests of this round that were given up
         self._until = inf
@@ -258,7 +260,7 @@ class Aggregator:
             case HeaderIn():
                 return self._header(event.header)
             case CohortIn():
-                return self._cohort(event.cohort)
+                return self._cohort(event.cohort, event.groups)
             case SumApplied():
                 return self._applied(event)
             case Tick():
@@ -284,7 +286,7 @@ class Aggregator:
         self.attempt += 1
         self.tried_here += 1
         self.phase = "preparing"
-        self._keys, self._opened, self._headers, self._cohort_digest = {}, set(), {}, b""
+        self._keys, self._opened, self._headers, self._cohort_digest, self._groups = {}, set(), {}, b"", ()
         self._until = now + self.federation.policy.release_s
         return [
             Remember(Tried(self.round, self.attempt)),
@@ -375,13 +377,20 @@ class Aggregator:
         self._headers[header.digest] = header
         return [Expand(header)]
 
-    def _cohort(self, cohort: Cohort) -> list[Effect]:
+    def _cohort(self, cohort: Cohort, groups: tuple[Group, ...]) -> list[Effect]:
         if self.manifest is None or self.phase not in ("collecting", "releasing"):
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open")
-        check_cohort(cohort, self.manifest, self.federation, self._headers)
-        if self._cohort_digest not in (b"", cohort.digest):
+        check_cohort(cohort, self.manifest, self.federation, None if self.manifest.group_size else self._headers)
+        if self.manifest.group_size:
+            check_sizes(tuple(group.size for group in groups), cohort, self.manifest)
+            masked = self.manifest.plan.level is not Level.TRUSTED
+            if any(len(group.seeds) != group.size * masked for group in groups):
+                raise PeerFault(Reason.WRONG_KEYS, "a group has another number of seeds than silos")
+        elif groups:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "groups came, and this round has none")
+        if self._cohort_digest not in (b"", cohort.digest) or self._groups not in ((), groups):
             raise PeerFault(Reason.ALREADY_RELEASED, "the chain has named another cohort for this attempt")
-        self._cohort_digest = cohort.digest
+        self._cohort_digest, self._groups = cohort.digest, groups
         self.phase = "releasing"
         return [Take(cohort)]
 

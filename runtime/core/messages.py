@@ -214,6 +214,31 @@ class Cohort:
         return tuple(p.silo for p in self.participants)
 
 
+@dataclass(frozen=True)
+class Grouping:
+    """Who is in which group, as hop 1 signs it for the other hops."""
+
+    groups: tuple[int, ...]
+    signature: bytes = b""
+
+    def digest(self, cohort: bytes) -> bytes:
+        """What hop 1 signs."""
+        return digest("grouping", cohort, len(self.groups), *self.groups)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many silos each group has."""
+        return tuple(self.groups.count(g) for g in range(max(self.groups, default=-1) + 1))
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group without names: what the aggregator gets of it."""
+
+    size: int
+    seeds: tuple[SealedSeed, ...]
+
+
 def chunk_digest(index: int, first: int, planes: Iterable[bytes | memoryview]) -> bytes:
     """Digest of one chunk, of which roots are made."""
     return digest("chunk", index, first, *planes)

@@ -13,7 +13,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import LEAST_COHORT, Federation
 from silomix.runtime.core.identity import verify
 from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
-from silomix.runtime.core.messages import Cohort, Header, Manifest, RoundKey
+from silomix.runtime.core.messages import Cohort, Grouping, Header, Manifest, RoundKey
 from silomix.runtime.core.plan import Level
 
 
@@ -161,8 +161,13 @@ def check_header(header: Header, manifest: Manifest, federation: Federation) -> 
     verify(silo.key, header.digest, header.signature, header.silo)
 
 
-def check_cohort(cohort: Cohort, manifest: Manifest, federation: Federation, headers: Mapping[bytes, Header]) -> None:
-    """Count the cohort for oneself; check that hop 1 signed it, and that each silo's header is known and its own."""
+def check_cohort(
+    cohort: Cohort, manifest: Manifest, federation: Federation, headers: Mapping[bytes, Header] | None
+) -> None:
+    """Count the cohort for oneself; check that hop 1 signed it, and that each silo's header is known and its own.
+
+    An aggregator to whom groups come has no headers: they would tell it whose seed is whose.
+    """
     _expect(Reason.WRONG_MANIFEST, "manifest", cohort.manifest, manifest.digest)
     names = list(cohort.silos)
     if names != sorted(set(names)):
@@ -179,13 +184,36 @@ def check_cohort(cohort: Cohort, manifest: Manifest, federation: Federation, hea
         )
     first = federation.member(manifest.chain[0])
     verify(first.key, cohort.digest, cohort.signature, first.name)
-    for participant in cohort.participants:
+    for participant in cohort.participants if headers is not None else ():
+        assert headers is not None
         # Were the header another silo's, the masks of one silo could be taken off under the names of three.
         header = headers.get(participant.header)
         if header is None or header.silo != participant.silo:
             raise PeerFault(
                 Reason.WRONG_SEQUENCE, f"the header of {participant.silo} never came", peer=participant.silo
             )
+
+
+def check_grouping(grouping: Grouping, cohort: Cohort, manifest: Manifest, federation: Federation) -> None:
+    """Check that hop 1 signed a partition of this very cohort, and that no group is smaller than the policy allows."""
+    if len(grouping.groups) != len(cohort.participants) or 0 in grouping.sizes:
+        raise PeerFault(Reason.MALFORMED, "the grouping is not one of this cohort, or has a gap in its numbers")
+    check_sizes(grouping.sizes, cohort, manifest)
+    first = federation.member(manifest.chain[0])
+    verify(first.key, grouping.digest(cohort.digest), grouping.signature, first.name)
+
+
+def check_sizes(sizes: tuple[int, ...], cohort: Cohort, manifest: Manifest) -> None:
+    """Check the groups' sizes: a sum over two silos would show each of them the other."""
+    least = max(manifest.group_size, LEAST_COHORT)
+    if not sizes or min(sizes) < least:
+        raise PeerFault(
+            Reason.COHORT_TOO_SMALL,
+            f"groups of {', '.join(map(str, sizes)) or 'nobody'}: each needs {least} silos or more",
+            expected=least,
+        )
+    if sum(sizes) != len(cohort.participants):
+        raise PeerFault(Reason.WRONG_KEYS, f"the groups have {sum(sizes)} silos, the cohort {len(cohort.participants)}")
 
 
 def _expect(reason: Reason, what: str, found: object, expected: object) -> None:

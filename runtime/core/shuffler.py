@@ -16,6 +16,7 @@ from silomix.runtime.core.identity import Identity, verify
 from silomix.runtime.core.masks import Rng, Secret, public_key
 from silomix.runtime.core.messages import (
     Cohort,
+    Grouping,
     Header,
     Manifest,
     Participant,
@@ -24,7 +25,7 @@ from silomix.runtime.core.messages import (
     trailer_digest,
 )
 from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_cohort, check_header, check_manifest, check_round, invited
+from silomix.runtime.core.rules import check_cohort, check_grouping, check_header, check_manifest, check_round, invited
 
 MOST_HEADERS = 16
 """Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
@@ -37,6 +38,8 @@ class Released:
     round: int
     silos: tuple[str, ...]
     model: bytes
+    groups: tuple[int, ...] = ()
+    """The group of each silo, where sums leave by group."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,10 @@ class BodyIn:
 
 @dataclass(frozen=True)
 class CohortIn:
-    """The hop before closed the cohort."""
+    """The hop before closed the cohort; with its groups, if the round has any."""
 
     cohort: Cohort
+    grouping: Grouping | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,6 @@ class Begin:
     """Make room for an attempt, and throw away what an earlier one left."""
 
     manifest: Manifest
-    first: bool
 
 
 @dataclass(frozen=True)
@@ -161,9 +164,10 @@ class Again:
 
 @dataclass(frozen=True)
 class Release:
-    """Take the masks of this cohort off the sum, and of nobody else, and send it on."""
+    """Take the masks of this cohort off the sum, and of nobody else, and send it on; by group, if there are groups."""
 
     cohort: Cohort
+    grouping: Grouping | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,16 @@ def _behind(known: int, own: int) -> PeerFault:
         found=own,
         expected=known,
     )
+
+
+def deal(silos: int, size: int, rng: Rng) -> tuple[int, ...]:
+    """Partition a cohort at random: as many groups as can have `size` silos, none larger than another by two."""
+    order = sorted(range(silos), key=lambda _: rng(16))
+    count = max(1, silos // size)
+    groups = [0] * silos
+    for place, silo in enumerate(order):
+        groups[silo] = place % count
+    return tuple(groups)
 
 
 class Shuffler:
@@ -307,7 +321,7 @@ class Shuffler:
         if over < manifest.round:
             effects.append(Remember(KeysGone(manifest.round - 1)))
         self.attempt = _Attempt(manifest, event.now)
-        return [*effects, Begin(manifest, self._first(manifest))]
+        return [*effects, Begin(manifest)]
 
     def _current(self) -> _Attempt:
         if self.attempt is None:
@@ -411,34 +425,48 @@ class Shuffler:
         cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
         cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
         attempt.closed = True
+        grouping = None
+        if manifest.group_size:
+            groups = before.groups if before is not None else deal(len(silos), manifest.group_size, self._rng)
+            grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
         try:
-            check_cohort(cohort, manifest, self.federation, attempt.headers)
+            self._check(cohort, grouping, attempt)
         except PeerFault as fault:
             return [Abort(fault)]
-        return self._release(cohort, attempt)
+        return self._release(cohort, grouping, attempt)
+
+    def _check(self, cohort: Cohort, grouping: Grouping | None, attempt: _Attempt) -> None:
+        check_cohort(cohort, attempt.manifest, self.federation, attempt.headers)
+        if (grouping is not None) is not bool(attempt.manifest.group_size):
+            raise PeerFault(Reason.WRONG_SEQUENCE, "a grouping is missing, or spare")
+        if grouping is not None:
+            check_grouping(grouping, cohort, attempt.manifest, self.federation)
 
     @staticmethod
-    def _release(cohort: Cohort, attempt: _Attempt) -> list[Effect]:
+    def _release(cohort: Cohort, grouping: Grouping | None, attempt: _Attempt) -> list[Effect]:
         attempt.closed, attempt.cohort = True, cohort.digest
         manifest = attempt.manifest
+        groups = () if grouping is None else grouping.groups
         # The keys stay until the next round opens: a later attempt at this one needs them.
-        return [Remember(Released(manifest.round, cohort.silos, manifest.model)), Release(cohort)]
+        released = Released(manifest.round, cohort.silos, manifest.model, groups)
+        return [Remember(released), Release(cohort, grouping)]
 
     def _cohort(self, event: CohortIn) -> list[Effect]:
         attempt = self._current()
         manifest = attempt.manifest
         if self._first(manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
-        check_cohort(event.cohort, manifest, self.federation, attempt.headers)
+        self._check(event.cohort, event.grouping, attempt)
         before = self.released.get(manifest.round)
+        groups = () if event.grouping is None else event.grouping.groups
         other = attempt.cohort not in (b"", event.cohort.digest)
-        if other or (before is not None and before.silos != event.cohort.silos):
+        if other or (before is not None and (before.silos, before.groups) != (event.cohort.silos, groups)):
             raise PeerFault(
                 Reason.ALREADY_RELEASED,
                 f"round {manifest.round} was released for another cohort, and is for no second one, ever",
                 round=manifest.round,
             )
-        return self._release(event.cohort, attempt)
+        return self._release(event.cohort, event.grouping, attempt)
 
     def _tick(self, now: float) -> list[Effect]:
         wake = self.wake_at()

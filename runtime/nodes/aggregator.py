@@ -17,14 +17,14 @@ from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.federation import UpdateKind
 from silomix.runtime.core.masks import Secret
 from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_digest
-from silomix.runtime.core.optimise import step
+from silomix.runtime.core.optimise import combine, step
 from silomix.runtime.core.rules import wire_encoding
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, guarded, whole
-from silomix.runtime.nodes.passage import Passage
+from silomix.runtime.nodes.passage import Partition, Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, has_attempt, refuse, shuffler_stub
@@ -142,7 +142,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for hop in effect.chain:
                     self.spawn(self._ask(hop, effect))
             case core.OpenAt(manifest, private):
-                self.passage = make_passage(manifest, self.config.name, self.workers)
+                self.passage = make_passage(manifest, self.config.name, self.workers, private=private)
                 self.private = private
                 self.spawn(self._open_all(manifest))
             case core.Announce(manifest):
@@ -294,8 +294,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         def header_in(header: Header) -> Awaitable[object]:
             return self.step(core.HeaderIn(header))
 
-        def cohort_in(cohort: Cohort) -> Awaitable[object]:
-            return self.step(core.CohortIn(cohort))
+        def cohort_in(cohort: Cohort, groups: Partition) -> Awaitable[object]:
+            return self.step(core.CohortIn(cohort, groups if isinstance(groups, tuple) else ()))
 
         root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
         passage.received_bytes = frames.bytes
@@ -356,7 +356,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
         """Make the next model of the sum that came, and the next state of the server's optimiser."""
-        manifest, mean = passage.manifest, passage.decode(size, self.federation.policy.noise.slack(size))
+        manifest, policy = passage.manifest, self.federation.policy
+        mean = combine(passage.decode(size, policy.noise.slack), manifest.schema, policy.server)
         change = manifest.update is UpdateKind.DELTA
         model, moments = step(self.optimiser, manifest.schema, self.tensors, mean, self.moments, change=change)
         return write_model(manifest.schema, model), model, moments

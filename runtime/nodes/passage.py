@@ -14,15 +14,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Array, Codec, Layout
+from silomix.runtime.core.codec import Aggregate, Codec, Layout
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity, verify
 from silomix.runtime.core.masks import Secret, commitment, mask_stream, unseal
 from silomix.runtime.core.messages import (
     Cohort,
+    Group,
+    Grouping,
     Header,
     Manifest,
+    SealedSeed,
     body_root,
     chunk_digest,
     release_digest,
@@ -36,9 +39,17 @@ from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_h
 from silomix.v1 import body_pb2, services_pb2
 
 T = TypeVar("T")
+Partition = Grouping | tuple[Group, ...] | None
+"""The cohort's groups: with names between hops, without at the aggregator, or none."""
+Slack = Callable[[int], int]
 AnyChunk = body_pb2.Chunk | ChunkView
 Writer = Callable[[int], tuple[bytes, bytes]]
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
+
+
+def no_slack(_: int) -> int:
+    """No noise: a sum lies within its range."""
+    return 0
 
 
 class Passage:
@@ -70,8 +81,11 @@ class Passage:
         """How many chunks pass, once the cohort is known."""
         raise NotImplementedError
 
-    def decode(self, size: int, slack: int = 0) -> dict[str, Array]:
-        """Make the mean over a cohort of this size of what arrived; noise may carry a sum so far out of range."""
+    def decode(self, size: int, slack: Slack = no_slack) -> list[Aggregate]:
+        """Make the mean over a cohort of this size of what arrived, or of each group's.
+
+        Noise may carry a sum over n silos out of range by slack(n).
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -95,18 +109,40 @@ class Passage:
             self.headers.append(header)
             self._changed.notify_all()
 
-    async def settle(self, cohort: Cohort) -> None:
-        """Learn who is in the output."""
+    async def settle(self, cohort: Cohort, partition: Partition = None) -> None:
+        """Learn who is in the output, and by which groups."""
         async with self._settling:
             if self.cohort is not None:
                 return
-            await self._prepare(cohort)
+            await self._prepare(cohort, partition)
             async with self._changed:
                 self.cohort = cohort
                 self._changed.notify_all()
 
-    async def _prepare(self, cohort: Cohort) -> None:
+    async def _prepare(self, cohort: Cohort, partition: Partition) -> None:
         """Do what must be done before the first chunk comes."""
+
+    async def _partition(self, frames: AsyncIterator[services_pb2.RelayFrame]) -> Partition:
+        """Read the groups, if there are any: they come behind the cohort."""
+        return None
+
+    def _opening(self, last: bool) -> list[services_pb2.RelayFrame]:
+        """What goes out between the headers and the chunks, to a hop or from the last one to the aggregator."""
+        assert self.cohort is not None
+        return [services_pb2.RelayFrame(cohort=write_cohort(self.cohort))]
+
+    def own_seed(self, header: Header, private: Secret) -> Secret:
+        """Open the seed in a header that is for this node."""
+        sealed = header.seeds[self.layer - 1 if self.layer else len(self.manifest.chain)]
+        return self.open_seed(sealed, private, header.silo)
+
+    def open_seed(self, sealed: SealedSeed, private: Secret, whose: str) -> Secret:
+        """Open a seed that was sealed to this node, or refuse it."""
+        context = self.manifest.context(self.layer)
+        seed = unseal(sealed.sealed, private, context)
+        if commitment(seed, context) != sealed.commitment:
+            raise PeerFault(Reason.SEAL_BROKEN, f"{whose} committed to another seed", peer=whose)
+        return seed
 
     async def receive(
         self,
@@ -114,7 +150,7 @@ class Passage:
         sender: str,
         federation: Federation,
         on_header: Callable[[Header], Awaitable[object]],
-        on_cohort: Callable[[Cohort], Awaitable[object]],
+        on_cohort: Callable[[Cohort, Partition], Awaitable[object]],
     ) -> bytes:
         """Take in all that the hop before passes on, let the core decide on each part, and return the sum's root."""
         async for frame in frames:
@@ -123,9 +159,9 @@ class Passage:
                 if self.cohort is None:  # else a broken stream begins anew: the headers are known
                     await on_header(read_header(frame.header))
             elif kind == "cohort":
-                cohort = read_cohort(frame.cohort)
-                await on_cohort(cohort)
-                await self.settle(cohort)
+                cohort, partition = read_cohort(frame.cohort), await self._partition(frames)
+                await on_cohort(cohort, partition)
+                await self.settle(cohort, partition)
             elif kind == "chunk" and self.cohort is not None:
                 await self.take(frame.chunk)
             elif kind == "trailer":
@@ -157,25 +193,27 @@ class Passage:
             self.ready = max(self.ready, ready)
             self._changed.notify_all()
 
-    async def frames(self, identity: Identity) -> AsyncIterator[services_pb2.RelayFrame | bytes]:
-        """Yield what the next hop is to get, as it becomes known; from the beginning for each stream."""
+    async def frames(self, identity: Identity, *, last: bool) -> AsyncIterator[services_pb2.RelayFrame | bytes]:
+        """Yield what the next hop is to get, or the aggregator, as it becomes known; from the beginning each time."""
         opening = services_pb2.RelayOpen(hop=identity.name, manifest_digest=self.manifest.digest)
         yield services_pb2.RelayFrame(open=opening)
         sent = 0
         while True:
             await self._until(partial(self._news, sent))
             while sent < len(self.headers):
-                yield services_pb2.RelayFrame(header=write_header(self.headers[sent]))
+                if not (last and self.manifest.group_size):  # else it would know whose seed it opens
+                    yield services_pb2.RelayFrame(header=write_header(self.headers[sent]))
                 sent += 1
             if self.cohort is not None:
                 break
-        yield services_pb2.RelayFrame(cohort=write_cohort(self.cohort))
+        for frame in self._opening(last):
+            yield frame
         digests, write = [], self._writer()
         for i in range(self.chunks):
             await self._until(partial(self._done, i))
-            frame, digest = await self._work(write, i)
+            raw, digest = await self._work(write, i)
             digests.append(digest)
-            yield frame
+            yield raw
         self.sent_root = root = body_root(digests)
         signature = identity.sign(release_digest(identity.name, self.cohort.digest, root))
         yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(root=root, signature=signature))
@@ -219,20 +257,15 @@ class SumPassage(Passage):
         """As many as a body has."""
         return self.layout.chunks
 
-    def decode(self, size: int, slack: int = 0) -> dict[str, Array]:
+    def decode(self, size: int, slack: Slack = no_slack) -> list[Aggregate]:
         """Decode the sum to the cohort's mean, or refuse it if it cannot be one of this cohort."""
         m = self.manifest
-        return Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.vector, size, slack).tensors
+        return [Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.vector, size, slack(size))]
 
     async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
         """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
         if self.masked and private is not None:
-            sealed = header.seeds[self.layer - 1 if self.layer else len(self.manifest.chain)]
-            context = self.manifest.context(self.layer)
-            seed = unseal(sealed.sealed, private, context)
-            if commitment(seed, context) != sealed.commitment:
-                raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} committed to another seed", peer=header.silo)
-            self._seeds[header.digest] = seed
+            self._seeds[header.digest] = seed = self.own_seed(header, private)
             task = spawn(self._expand(seed))
             if task is not None:  # else the node is ending
                 self._pending.append(task)
@@ -247,7 +280,7 @@ class SumPassage(Passage):
         for i in range(self.layout.chunks):
             stream.apply(self.vector, i, self.layout.start(i), self.layout.length(i), sign)
 
-    async def _prepare(self, cohort: Cohort) -> None:
+    async def _prepare(self, cohort: Cohort, partition: Partition) -> None:
         """Wait for the masks, and put those of silos outside the cohort back."""
         await asyncio.gather(*self._pending)
         wanted = {p.header for p in cohort.participants}

@@ -20,6 +20,7 @@ from silomix.runtime.core.identity import verify
 from silomix.runtime.core.masks import Secret
 from silomix.runtime.core.messages import (
     Cohort,
+    Grouping,
     Header,
     Manifest,
     Receipt,
@@ -32,7 +33,7 @@ from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
 from silomix.runtime.nodes.passage import AnyChunk, Passage, SumPassage, check_place, open_chunk
-from silomix.runtime.nodes.rows import RowsPassage, baseline, make_passage
+from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
 from silomix.runtime.wire import (
     digest_field,
@@ -151,7 +152,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             self.core.recall(core.KeyMade(round_, silo, Secret(value)))
         for round_, _, value in self.journal.facts("released"):
             fact = json.loads(value)
-            self.core.recall(core.Released(round_, tuple(fact["silos"]), bytes.fromhex(fact["model"])))
+            groups = tuple(fact.get("groups", ()))
+            self.core.recall(core.Released(round_, tuple(fact["silos"]), bytes.fromhex(fact["model"]), groups))
         self.spool = config.directory / "spool"
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
@@ -195,12 +197,12 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 await self._begin(manifest)
             case core.Pass(header):
                 await self._pass(header)
-            case core.Release(cohort):
+            case core.Release(cohort, grouping):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
                 self.log.info("releasing", cohort=len(cohort.participants))
                 assert self.passage is not None
-                self.spawn(self._release(cohort, self.passage))
+                self.spawn(self._release(cohort, grouping, self.passage))
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
@@ -214,7 +216,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             case core.KeysGone():
                 self.journal.forget("key", fact.round)
             case core.Released():
-                value = json.dumps({"silos": fact.silos, "model": fact.model.hex()})
+                value = json.dumps({"silos": fact.silos, "model": fact.model.hex(), "groups": fact.groups})
                 self.journal.put("released", fact.round, "", value.encode())
 
     async def _begin(self, manifest: Manifest) -> None:
@@ -240,12 +242,12 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.core.attempt.headers.pop(header.digest, None)
             raise
 
-    async def _release(self, cohort: Cohort, passage: Passage) -> None:
+    async def _release(self, cohort: Cohort, grouping: Grouping | None, passage: Passage) -> None:
         started, rows = self.clock(), self.rows
-        await passage.settle(cohort)
+        await passage.settle(cohort, grouping)
         if passage.layer == 1 and isinstance(passage, SumPassage):
             await passage.take_all()
-        elif passage.layer == 1 and isinstance(passage, RowsPassage):
+        elif passage.layer == 1 and isinstance(passage, TablePassage):
             await passage.take_bodies([rows[silo] for silo in cohort.silos])
         self.metrics.phase_took("release", self.clock() - started)
 
@@ -285,7 +287,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
         service, name = ("AggregatorService", "Deliver") if last else ("ShufflerService", "Relay")
         call = upload(self.channel_to(target), SERVICES[service].methods_by_name[name])
-        frames = Outbox(self, passage.frames(self.identity), services_pb2.RelayFrame, target, name)
+        frames = Outbox(self, passage.frames(self.identity, last=last), services_pb2.RelayFrame, target, name)
         delivery: services_pb2.Delivery = await call(frames, metadata=self.metadata)
         self.seen("received", target, name, frames.stream, delivery)
         return delivery
@@ -366,7 +368,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             peer,
             self.federation,
             lambda header: self.step(core.HeaderIn(header, peer)),
-            lambda cohort: self.step(core.CohortIn(cohort)),
+            lambda cohort, groups: self.step(core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None)),
         )
         await delivered.wait()
         signature = self.identity.sign(delivery_digest(self.config.name, root))

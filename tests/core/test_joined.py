@@ -70,7 +70,7 @@ class Hop:
                 case shuffler.Remember(fact):
                     self.facts.append(fact)
                     self.core.recall(fact)
-                case shuffler.Begin(m, _):
+                case shuffler.Begin(m):
                     self.total, self.seeds = residue.zeros(m.plan, layout(m).coordinates), {}
                 case shuffler.Pass(h):
                     m = self.net.manifest

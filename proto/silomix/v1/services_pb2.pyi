@@ -75,18 +75,22 @@ class OpenResponse(_message.Message):
     def __init__(self, manifest_digest: _Optional[bytes] = ...) -> None: ...
 
 class RelayFrame(_message.Message):
-    __slots__ = ("open", "header", "cohort", "chunk", "trailer")
+    __slots__ = ("open", "header", "cohort", "chunk", "trailer", "grouping", "groups")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     HEADER_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     TRAILER_FIELD_NUMBER: _ClassVar[int]
+    GROUPING_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     open: RelayOpen
     header: _body_pb2.Header
     cohort: Cohort
     chunk: _body_pb2.Chunk
     trailer: RelayTrailer
-    def __init__(self, open: _Optional[_Union[RelayOpen, _Mapping]] = ..., header: _Optional[_Union[_body_pb2.Header, _Mapping]] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., chunk: _Optional[_Union[_body_pb2.Chunk, _Mapping]] = ..., trailer: _Optional[_Union[RelayTrailer, _Mapping]] = ...) -> None: ...
+    grouping: Grouping
+    groups: Groups
+    def __init__(self, open: _Optional[_Union[RelayOpen, _Mapping]] = ..., header: _Optional[_Union[_body_pb2.Header, _Mapping]] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., chunk: _Optional[_Union[_body_pb2.Chunk, _Mapping]] = ..., trailer: _Optional[_Union[RelayTrailer, _Mapping]] = ..., grouping: _Optional[_Union[Grouping, _Mapping]] = ..., groups: _Optional[_Union[Groups, _Mapping]] = ...) -> None: ...
 
 class RelayOpen(_message.Message):
     __slots__ = ("hop", "manifest_digest")
@@ -113,6 +117,28 @@ class Cohort(_message.Message):
     participants: _containers.RepeatedCompositeFieldContainer[Participant]
     signature: bytes
     def __init__(self, manifest_digest: _Optional[bytes] = ..., participants: _Optional[_Iterable[_Union[Participant, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Grouping(_message.Message):
+    __slots__ = ("groups", "signature")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    signature: bytes
+    def __init__(self, groups: _Optional[_Iterable[int]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("size", "seeds")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SEEDS_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    seeds: _containers.RepeatedCompositeFieldContainer[_body_pb2.SealedSeed]
+    def __init__(self, size: _Optional[int] = ..., seeds: _Optional[_Iterable[_Union[_body_pb2.SealedSeed, _Mapping]]] = ...) -> None: ...
+
+class Groups(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class RelayTrailer(_message.Message):
     __slots__ = ("root", "signature")

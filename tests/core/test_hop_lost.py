@@ -1,0 +1,73 @@
+"""An attempt ends at once when a hop is known to have lost it, and only then."""
+
+import pytest
+from tests.core.federations import cohort, federation, headers
+from tests.core.test_aggregator import Node, model
+
+from silomix.runtime.core.aggregator import Applied, AskKeys, CohortIn, GiveUp, HeaderIn, HopLost, Remember, SumApplied
+
+WHY = "it was started again, and has lost the attempt"
+
+
+@pytest.mark.parametrize("hop", ["hop-1", "hop-2"])
+@pytest.mark.parametrize("releasing", [False, True])
+def test_a_lost_hop_ends_the_attempt_long_before_its_deadline(hop: str, releasing: bool) -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    if releasing:
+        for header in headers(m, node.f):
+            node.feed(HeaderIn(header))
+        node.feed(CohortIn(cohort(m, headers(m, node.f))))
+    effects = node.feed(HopLost(hop, m.digest, WHY, 1.0))
+    assert effects[0] == GiveUp(1, 1, f"{hop}: {WHY}", abandoned=False)
+    assert [e for e in effects if isinstance(e, AskKeys)] == [AskKeys(1, 2, node.f.chain, node.f.silo_names)]
+    assert node.core.phase == "preparing"
+    assert node.core.trouble == {hop: WHY}
+    again = node.announce(2.0)
+    assert (again.round, again.attempt) == (1, 2)
+
+
+def test_a_hop_that_is_lost_before_the_attempt_is_announced_is_waited_for() -> None:
+    """While keys are made, the aggregator calls the hop itself: there is nothing to give up."""
+    node = Node()
+    node.start()
+    m = node.propose()
+    assert node.feed(HopLost("hop-1", m.digest, WHY, 1.0)) == []
+    assert node.core.phase == "preparing"
+
+
+def test_news_of_another_attempt_or_another_hop_changes_nothing() -> None:
+    node = Node()
+    node.start()
+    first = node.announce()
+    node.feed(HopLost("hop-1", first.digest, WHY, 1.0))
+    second = node.announce(2.0)
+    before = dict(vars(node.core))
+    assert node.feed(HopLost("hop-1", first.digest, WHY, 3.0)) == []  # of the attempt that is over
+    assert node.feed(HopLost("hop-3", second.digest, WHY, 3.0)) == []  # of a hop that stands by
+    assert node.feed(HopLost("silo-1", second.digest, WHY, 3.0)) == []
+    assert vars(node.core) == before
+
+
+def test_after_so_many_attempts_the_round_is_abandoned() -> None:
+    node = Node(federation(attempts=2))
+    node.start()
+    for attempt in (1, 2):
+        m = node.announce()
+        assert m.attempt == attempt
+        effects = node.feed(HopLost("hop-2", m.digest, WHY, 1.0))
+    assert isinstance(effects[0], GiveUp)
+    assert effects[0].abandoned
+    assert Remember(Applied(1, node.newest, 0, abandoned=True)) in effects
+    assert node.core.round == 2
+
+
+def test_a_sum_that_comes_after_all_is_applied_once() -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    node.feed(HopLost("hop-1", m.digest, WHY, 1.0))
+    node.feed(SumApplied(m.digest, model(1), 4, 2.0))
+    assert node.core.round == 2
+    assert node.feed(HopLost("hop-1", m.digest, WHY, 3.0)) == []
