@@ -268,7 +268,8 @@ class Shuffler:
             raise PeerFault(Reason.WRONG_FEDERATION, "the aggregator has another federation file")
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
-        if event.round < max(1, self.last_released):
+        opened = 1 if self.attempt is None else self.attempt.manifest.round
+        if event.round < max(opened, self.last_released):
             raise PeerFault(Reason.WRONG_ROUND, f"round {event.round} is over", found=event.round)
         check_round(event.round, self.federation)
         if list(event.silos) != sorted(set(event.silos)):

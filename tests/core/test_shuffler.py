@@ -256,6 +256,14 @@ def test_a_hop_that_knows_more_than_the_aggregator_serves() -> None:
 # Opening
 
 
+def test_no_keys_are_made_for_a_round_that_is_over() -> None:
+    """Also when this hop never released it: a later one is open."""
+    hop = Hop("hop-1")
+    hop.open(manifest(F, 2))
+    assert hop.refuses(Prepare(F.digest, 1, SILOS, 0)) is Reason.WRONG_ROUND
+    assert hop.feed(Prepare(F.digest, 2, SILOS, 0))
+
+
 def test_an_attempt_opens_once_and_the_same_manifest_again_is_no_news() -> None:
     hop, m = opened()
     h = header(m, "silo-1")
