@@ -2,7 +2,8 @@
 
 Ten silos hold shares of scikit-learn's digits that differ as much as Dirichlet(0.1) makes them. Their updates travel
 masked, over mutual TLS, through three shufflers. At the end the model that came out is compared with the plain mean of
-the very updates that went in, which the silos of the demo keep for that purpose.
+the very updates that went in, which the silos of the demo keep for that purpose, and the same attack is mounted on what
+the server captured and on those updates.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ POLL_S = 0.5
 
 def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json: bool) -> int:
     """Run the demo and print what came of it; clean up in every case."""
+    from silomix.attacks.verdict import verdict  # it needs torch, which only those who train have
+
     interrupt_on_sigterm()
     directory = keep or Path(tempfile.mkdtemp(prefix="silomix-demo-"))
     console = Console(stderr=as_json)
@@ -52,7 +55,10 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
             shufflers,
             policy=policy,
             name="demo",
-            settings={Role.AGGREGATOR: {"evaluate": True}, Role.SILO: {"keep_updates": True}},
+            settings={
+                Role.AGGREGATOR: {"evaluate": True, "capture": "capture"},
+                Role.SILO: {"keep_updates": True},
+            },
         )
         _warm()
         started = time.monotonic()
@@ -69,10 +75,14 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
             "level": str(policy.level),
             "seconds": time.monotonic() - started,
         }
+        console.print("attacking what the server captured, and what it would have captured without protection ...")
+        found = verdict(home)
+        summary["verdict"] = found.json()
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
         else:
             _print(console, summary)
+            console.print(found.text(), style="bold" if found.protected else "bold red", highlight=False)
         return 0 if summary["rounds"] == rounds else 1
     finally:
         if keep is None:
