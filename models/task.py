@@ -6,16 +6,18 @@ checks the result before the first round: a task that is wrong fails when the no
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, Unpack, get_args, get_origin, get_type_hints, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.codec import NUMPY_TYPES, Schema
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.codec import NUMPY_TYPES, Schema, as_float
+from silomix.runtime.core.errors import Fault, UserError
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """A model: its tensors by the names that the schema gives them."""
@@ -23,7 +25,8 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 Option = str | int | float | bool
 """What a federation file can say about a task: no tables, no lists."""
 
-_TRAIN_EXTRA = {"torch", "sklearn", "opacus"}
+_TRAIN_EXTRA = {"torch", "sklearn", "opacus", "PIL"}
+_METHODS = {"schema": 0, "initial": 0, "train": 2, "evaluate": 1}
 
 
 class TaskError(UserError):
@@ -70,37 +73,124 @@ def load_task(path: str, options: Mapping[str, Option]) -> Task:
     try:
         task = factory(**options)
     except (TypeError, ValueError) as error:
-        raise TaskError(f"task {path} does not accept its options: {error}") from error
+        raise TaskError(f"task {path} does not accept its options: {error}{_where(error)}") from error
     except ImportError as error:
         raise _not_importable(path, error) from error
-    for method in ("schema", "initial", "train", "evaluate"):
-        if not callable(getattr(task, method, None)):
-            raise TaskError(f"task {path} returned {type(task).__name__}, which has no method {method}()")
+    except UserError as error:
+        raise TaskError(f"task {path}: {error}") from error
+    except Exception as error:
+        raise TaskError(f"task {path} cannot be made: {_said(error)}{_where(error)}") from error
+    home = f" (made by {path}, in {_file(factory)})"
+    for method, arguments in _METHODS.items():
+        _check_method(path, task, method, arguments, home)
     assert isinstance(task, Task)
-    check_tensors(path, task.schema(), task.initial())
+    try:
+        schema, first = task.schema(), task.initial()
+    except UserError as error:
+        raise TaskError(f"task {path}: {error}") from error
+    except Exception as error:
+        raise TaskError(f"task {path} cannot show its model: {_said(error)}{_where(error)}") from error
+    if not isinstance(schema, Schema):
+        found = type(schema).__name__
+        raise TaskError(f"task {path}: schema() returns {found}; return a silomix.runtime.core.codec.Schema{home}")
+    if not isinstance(first, Mapping):
+        found = type(first).__name__
+        raise TaskError(f"task {path}: initial() returns {found}; return a dict of numpy arrays by name{home}")
+    check_tensors(path, schema, first)
     return task
+
+
+def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A002 - the protocol's word for it
+    """Train, and make whatever goes wrong a TaskError that says where: a task is its user's code, and may do anything.
+
+    A silo that gets one stays out of the round; the round goes on without it. NaN is the codec's to find.
+    """
+    name = type(task).__name__
+    try:
+        trained = task.train(tensors, round)
+    except (UserError, Fault):
+        raise
+    except Exception as error:
+        raise TaskError(f"{name}.train failed in round {round}: {_said(error)}{_where(error)}") from error
+    at = f" ({name}.train in {_file(type(task))})"
+    if not isinstance(trained, Trained):
+        raise TaskError(f"train() returned {type(trained).__name__}; return silomix.models.task.Trained{at}")
+    if not isinstance(trained.tensors, Mapping):
+        raise TaskError(f"train() returned tensors as {type(trained.tensors).__name__}; return a dict by name{at}")
+    if type(trained.examples) is not int or trained.examples < 0:
+        raise TaskError(f"train() returned examples = {trained.examples!r}; return how many records it trained on{at}")
+    if problem := _problem("train()", task.schema(), trained.tensors):
+        raise TaskError(f"{problem}{at}")
+    return trained
 
 
 def check_tensors(path: str, schema: Schema, tensors: Tensors) -> None:
     """Refuse a model that is not the schema's: a wrong shape would otherwise appear as a wrong sum."""
-    specs = {spec.name: spec for spec in schema.tensors}
-    if len(specs) != len(schema.tensors):
-        names = [spec.name for spec in schema.tensors]
+    names = [spec.name for spec in schema.tensors]
+    if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise TaskError(f"task {path}: the schema has the tensor {twice} twice; give every tensor its own name")
+    if problem := _problem("initial()", schema, tensors):
+        raise TaskError(f"task {path}: {problem}")
+    for spec in schema.tensors:
+        if not np.isfinite(as_float(tensors[spec.name], spec.dtype)).all():
+            raise TaskError(
+                f"task {path}: initial() returns {spec.name} with NaN or infinity in it; begin with numbers"
+            )
+
+
+def _problem(who: str, schema: Schema, tensors: Tensors) -> str:
+    """Say in what a model is not the schema's, or nothing."""
+    specs = {spec.name: spec for spec in schema.tensors}
     for name in [*specs, *tensors]:
         if name not in tensors:
-            raise TaskError(f"task {path}: the schema has the tensor {name}, and initial() does not return it")
+            return f"the schema has the tensor {name}, and {who} does not return it"
         if name not in specs:
-            raise TaskError(f"task {path}: initial() returns the tensor {name}, and the schema does not have it")
+            return f"{who} returns the tensor {name}, and the schema does not have it"
         found, spec = tensors[name], specs[name]
         if not isinstance(found, np.ndarray):
-            raise TaskError(f"task {path}: initial() returns {name} as {type(found).__name__}, not as a numpy array")
+            return f"{who} returns {name} as {type(found).__name__}, not as a numpy array"
         if found.shape != spec.shape:
-            raise TaskError(f"task {path}: initial() returns {name} of shape {found.shape}, the schema: {spec.shape}")
+            return f"{who} returns {name} of shape {found.shape}, the schema: {spec.shape}"
         if found.dtype != NUMPY_TYPES[spec.dtype]:
             expected = f"{spec.dtype} ({np.dtype(NUMPY_TYPES[spec.dtype])})"
-            raise TaskError(f"task {path}: initial() returns {name} as {found.dtype}, the schema: {expected}")
+            return f"{who} returns {name} as {found.dtype}, the schema: {expected}"
+    return ""
+
+
+def _check_method(path: str, task: object, method: str, arguments: int, home: str) -> None:
+    bound = getattr(task, method, None)
+    if not callable(bound):
+        raise TaskError(f"task {path} returned {type(task).__name__}, which has no method {method}(){home}")
+    try:
+        inspect.signature(bound).bind(*range(arguments))
+    except TypeError:
+        wanted = {0: "nothing", 1: "(tensors)", 2: "(tensors, round)"}[arguments]
+        raise TaskError(
+            f"task {path}: {type(task).__name__}.{method}{inspect.signature(bound)} must take {wanted}{home}"
+        ) from None
+    except ValueError:  # a builtin without a signature
+        return
+
+
+def _file(thing: Any) -> str:
+    try:
+        return inspect.getsourcefile(thing) or "?"
+    except TypeError:
+        return "?"
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+
+
+def _where(error: BaseException) -> str:
+    """Name the line that raised: the last one outside of installed packages, which is the user's own."""
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}, line {error.lineno})"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__ and "<" not in f.filename]
+    own = [f for f in frames if not {"site-packages", "dist-packages", "importlib"} & set(Path(f.filename).parts)]
+    return f" ({(own or frames)[-1].filename}, line {(own or frames)[-1].lineno})" if frames else ""
 
 
 def _factory(path: str) -> Callable[..., object]:
@@ -111,6 +201,8 @@ def _factory(path: str) -> Callable[..., object]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise _not_importable(path, error) from error
+    except Exception as error:
+        raise TaskError(f"task {path} cannot be imported: {_said(error)}{_where(error)}") from error
     factory = getattr(module, attribute, None)
     if factory is None:
         raise TaskError(f"task {path}: the module {module_name} has no {attribute}; name a function that makes a task")
@@ -130,25 +222,46 @@ def _not_importable(path: str, error: ImportError) -> TaskError:
 
 
 def _check_options(path: str, factory: Callable[..., object], options: Mapping[str, Option]) -> None:
-    parameters = inspect.signature(factory).parameters.values()
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        raise TaskError(f"task {path} does not say which options it takes; name a function that makes a task") from None
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    accepted = f"accepted: {', '.join(str(p) for p in named.values()) or 'none'}"
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        for name in options:
-            if name not in named:
-                near = get_close_matches(name, named, n=1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                raise TaskError(f"task {path} has no option {name}{hint}; {accepted}")
+    types = {name: type(p.default) for name, p in named.items() if type(p.default) in (str, int, float, bool)}
+    shown = [str(p) for p in named.values()]
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if handed_on := _handed_on(factory):  # **training: Unpack[Training]
+        types |= handed_on
+        shown += [f"{name}: {kind.__name__}" for name, kind in handed_on.items()]
+        anything = False
+    accepted = f"accepted: {', '.join(shown) or 'none'}"
+    for name, value in options.items():
+        if name not in named and name not in types and not anything:
+            near = get_close_matches(name, [*named, *types], n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise TaskError(f"task {path} has no option {name}{hint}; {accepted}")
+        # A string where a number is expected would otherwise fail in the middle of training.
+        if name in types and not _fits(value, types[name]):
+            raise TaskError(
+                f"task {path}: option {name} is {value!r}, which is not of type {types[name].__name__}; {accepted}"
+            )
     for name, p in named.items():
         if p.default is p.empty and name not in options:
             raise TaskError(f"task {path} needs the option {name}; {accepted}")
-        # A string where a number is expected would otherwise fail in the middle of training.
-        if name in options and type(p.default) in (str, int, float, bool) and not _fits(options[name], p.default):
-            expected, found = type(p.default).__name__, options[name]
-            raise TaskError(f"task {path}: option {name} is {found!r}, which is not of type {expected}; {accepted}")
 
 
-def _fits(value: Option, default: Option) -> bool:
-    if isinstance(default, float):
+def _handed_on(factory: Callable[..., object]) -> dict[str, type]:
+    """Return the options that a factory takes as `**options: Unpack[...]` of a TypedDict, with their types."""
+    try:
+        for hint in get_type_hints(factory).values():
+            if get_origin(hint) is Unpack:
+                return get_type_hints(get_args(hint)[0])
+    except (NameError, TypeError):  # hints that cannot be looked up say nothing
+        pass
+    return {}
+
+
+def _fits(value: Option, kind: type) -> bool:
+    if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is type(default)
+    return type(value) is kind

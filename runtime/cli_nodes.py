@@ -3,12 +3,14 @@
 import argparse
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from silomix.models.cli_data import add_export
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.plan import Encoding, Level
 
@@ -44,6 +46,11 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument(
         "--metrics-base-port", type=int, default=0, metavar="PORT", help="metrics, from here on (default: off)"
     )
+    cmd.add_argument(
+        "--metrics-port", type=int, default=0, metavar="PORT", help="metrics, the same port on each host (default: off)"
+    )
+    cmd.add_argument("--metrics-host", default="", help="address of the metrics (default: 127.0.0.1, this host alone)")
+    cmd.add_argument("--mqtt", default="", metavar="HOST[:PORT]", help="MQTT broker to tell of rounds (default: none)")
     cmd.add_argument("--task", default="silomix.models.digits:task", help="package.module:factory (default: digits)")
     cmd.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated"
@@ -78,12 +85,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
         cmd.set_defaults(handler=_node, role=role)
 
-    model = commands.add_parser("model", help="`model init` writes the model that a federation begins with")
+    model = commands.add_parser("model", help="`model init` writes the first model, `model export` a torch state dict")
     kinds = model.add_subparsers(title="commands", metavar="COMMAND", required=True)
     cmd = kinds.add_parser("init", help="write the task's initial model", description="Write the task's initial model.")
     cmd.add_argument("--config", type=Path, required=True, help="the aggregator's directory, or the federation's")
     cmd.add_argument("--out", type=Path, help="file to write (default: initial.safetensors beside the configuration)")
     cmd.set_defaults(handler=_model_init)
+    add_export(kinds, json_flag)
 
     cmd = commands.add_parser("status", help="show the federation live: round, cohort, hops, bits, latency, accuracy")
     cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
@@ -103,10 +111,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _init(args: argparse.Namespace) -> int:
+    from silomix.runtime.config import ConfigError, Role
     from silomix.runtime.core.federation import Policy
     from silomix.runtime.local import create
 
-    options = _options(args.option)
+    if not 0 <= args.metrics_port < 1 << 16:
+        raise ConfigError(Path("--metrics-port"), "", f"found {args.metrics_port}; give 1 to 65535")
+    options = read_options(args.option)
     policy = Policy(
         task=args.task,
         task_options=options,
@@ -119,8 +130,12 @@ def _init(args: argparse.Namespace) -> int:
         minimum_cohort=args.minimum_cohort,
         deadline_s=args.deadline_s,
     )
-    if args.task == "silomix.models.digits:task":
+    if args.task.startswith("silomix.models."):  # those deal their records out to so many
         policy = replace(policy, task_options={"silos": args.silos, **options})
+    broker = _broker(args.mqtt)
+    settings: dict[str, Any] = _given(metrics_port=args.metrics_port, metrics_host=args.metrics_host)
+    if broker:
+        settings["mqtt"] = {**broker, "tls": False} if args.insecure else broker
     federation = create(
         args.directory,
         args.silos,
@@ -132,7 +147,12 @@ def _init(args: argparse.Namespace) -> int:
         listen_host=args.listen_host,
         base_port=args.base_port,
         metrics_base_port=args.metrics_base_port,
+        settings=dict.fromkeys(Role, settings),
     )
+    if broker and not args.insecure:
+        from silomix.runtime.broker import write_broker
+
+        write_broker(args.directory, federation, str(broker["host"]), int(broker["port"]))
     out = sys.stdout.write
     if args.insecure:
         out("WARNING: no TLS. Anybody on the network can read and forge everything. For experiments only.\n")
@@ -143,6 +163,27 @@ def _init(args: argparse.Namespace) -> int:
         role = name.partition("-")[0]
         out(f"  silomix {role} --config {args.directory / name}\n")
     return 0
+
+
+def _given(**settings: str | int) -> dict[str, str | int]:
+    """Keep what the user gave, so that the node files say nothing about the rest."""
+    return {key: value for key, value in settings.items() if value}
+
+
+def _broker(address: str) -> dict[str, str | int]:
+    """The host and port of a broker; the nodes show it the certificates that they have."""
+    from silomix.runtime.config import MQTT_KEYS, ConfigError
+
+    if not address:
+        return {}
+    host, _, port = address.rpartition(":") if re.fullmatch(r"[^:]+:[0-9]+", address) else (address, "", "")
+    broker: dict[str, str | int] = {"host": host, "port": int(port or MQTT_KEYS["port"].default)}
+    try:
+        for key, value in broker.items():
+            MQTT_KEYS[key].kind.parse(value)
+    except ValueError:
+        raise ConfigError(Path("--mqtt"), "", f"found {address!r}; give HOST or HOST:PORT") from None
+    return broker
 
 
 def _model_init(args: argparse.Namespace) -> int:
@@ -158,7 +199,8 @@ def _model_init(args: argparse.Namespace) -> int:
     return 0
 
 
-def _options(pairs: list[str]) -> dict[str, str | int | float | bool]:
+def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
+    """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
     from silomix.runtime.config import ConfigError
 
     options: dict[str, str | int | float | bool] = {}

@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from silomix.runtime.config import (
@@ -30,6 +30,7 @@ from silomix.runtime.config import (
     LEAST_SILOS,
     MAX_SHUFFLERS,
     MAX_SILOS,
+    MQTT_KEYS,
     NAME,
     NODE_FILE,
     NODE_KEYS,
@@ -45,7 +46,7 @@ from silomix.runtime.config import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation, Member, Policy
 
-__all__ = ["CertificateAuthority", "dump_federation", "init", "load_identity", "peer_name_from_cert"]
+__all__ = ["CertificateAuthority", "Value", "dump_federation", "init", "load_identity", "peer_name_from_cert"]
 
 ANCHOR_FILE = "ca.pem"
 ANCHOR_KEY_FILE = "ca.key"
@@ -59,7 +60,7 @@ CLOCK_SKEW = timedelta(hours=1)
 """Certificates are good from an hour ago, so that a node with a slow clock can start at once."""
 PUBLIC, PRIVATE = 0o644, 0o600
 
-Value = Scalar | tuple[str, ...] | list[str]
+Value = Scalar | tuple[str, ...] | list[str] | Mapping[str, Scalar]
 
 
 def init(
@@ -75,7 +76,7 @@ def init(
     listen_host: str = "",
     metrics_base_port: int = 0,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {},
-    settings: Mapping[Role, Mapping[str, Scalar]] | None = None,
+    settings: Mapping[Role, Mapping[str, Value]] | None = None,
 ) -> Federation:
     """Write a complete federation into an empty directory: the federation file, and a directory for each node.
 
@@ -125,7 +126,7 @@ def init(
     for index, node in enumerate(nodes):
         home = directory / node
         home.mkdir(mode=0o700)
-        write_file(home / IDENTITY_FILE, _pem(identities[node]), PRIVATE)
+        write_file(home / IDENTITY_FILE, private_pem(identities[node]), PRIVATE)
         role = Role.AGGREGATOR if index == 0 else Role.SHUFFLER if node in addresses else Role.SILO
         keys: dict[str, Value] = {
             **((settings or {}).get(role) or {}),
@@ -137,7 +138,7 @@ def init(
         }
         if authority:
             private = ec.generate_private_key(ec.SECP256R1())
-            write_file(home / CERTIFICATE_KEY_FILE, _pem(private), PRIVATE)
+            write_file(home / CERTIFICATE_KEY_FILE, private_pem(private), PRIVATE)
             write_file(home / CERTIFICATE_FILE, authority.issue(node, private.public_key(), [hosts[node]]), PUBLIC)
             keys |= {"certificate": CERTIFICATE_FILE, "key": CERTIFICATE_KEY_FILE}
         else:
@@ -147,7 +148,7 @@ def init(
         if metrics_base_port:
             keys["metrics_port"] = metrics_base_port + index
         options = silo_options(index - len(servers)) if node not in addresses else {}
-        write_file(home / NODE_FILE, _node_text(keys, options).encode(), PUBLIC)
+        write_file(home / NODE_FILE, node_text(keys, options).encode(), PUBLIC)
     if authority:
         write_file(directory / ANCHOR_KEY_FILE, authority.private_pem(), PRIVATE)
     dump_federation(checked, directory / FEDERATION_FILE)
@@ -226,6 +227,17 @@ class CertificateAuthority:
             .sign(self._key, SHA256())
         )
 
+    @classmethod
+    def load(cls, directory: Path) -> "CertificateAuthority":
+        """Take up the CA of a federation that `init` has written, to certify one more."""
+        authority = cls.__new__(cls)
+        key = load_pem_private_key((directory / ANCHOR_KEY_FILE).read_bytes(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(directory / ANCHOR_KEY_FILE, "", "is not a key that `silomix init` makes")
+        authority._key = key
+        authority._certificate = x509.load_pem_x509_certificate((directory / ANCHOR_FILE).read_bytes())
+        return authority
+
     @property
     def anchor(self) -> bytes:
         """The certificate as PEM: what the federation file refers to."""
@@ -233,7 +245,7 @@ class CertificateAuthority:
 
     def private_pem(self) -> bytes:
         """Return the private key as PEM, to be kept where no node runs."""
-        return _pem(self._key)
+        return private_pem(self._key)
 
     def issue(self, name: str, public: ec.EllipticCurvePublicKey, hosts: Iterable[str] = ()) -> bytes:
         """Certify a node by its name on the roster, as a client and as a server, also for where it is reached."""
@@ -295,7 +307,8 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _pem(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    """Write a private key as PEM, without a passphrase: the file's mode protects it."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -379,18 +392,30 @@ def _member(header: str, member: Member) -> Iterator[str]:
         yield f"address = {_toml(member.address)}"
 
 
-def _node_text(settings: Mapping[str, Value], options: Mapping[str, Scalar]) -> str:
+def node_text(settings: Mapping[str, Value], options: Mapping[str, Scalar]) -> str:
     """Write what is set, and what is not as a comment, so that the file is its own manual."""
     lines = ["# This node's own settings. Paths are relative to this file."]
     for name, key in NODE_KEYS.items():
-        if settings["role"] not in key.roles or name == "task_options":
+        if settings["role"] not in key.roles or name in ("task_options", "mqtt"):
             continue
         set_here = name in settings
         example = "" if key.default is None else key.default
         lines += _entry(key, name, settings[name] if set_here else example, commented=not set_here)
     if settings["role"] is Role.SILO:
         lines += _options("task_options", NODE_KEYS["task_options"], options)
+    lines += _broker(settings.get("mqtt"))
     return "\n".join((*lines, ""))
+
+
+def _broker(given: Value | None) -> Iterator[str]:
+    """Write the table of the broker, or how one would be given: last, since a table ends only with the next."""
+    broker = given if isinstance(given, Mapping) else {}
+    yield ""
+    yield f"# {NODE_KEYS['mqtt'].what}"
+    yield "[mqtt]" if broker else "# [mqtt]"
+    for name, key in MQTT_KEYS.items():
+        example = "" if key.default is None else key.default
+        yield from _entry(key, name, broker.get(name, example), commented=name not in broker)
 
 
 def _entry(key: Key, name: str, value: Value, *, commented: bool = False) -> Iterator[str]:

@@ -19,7 +19,7 @@ from silomix.models.task import load_task
 from silomix.runtime.config import NodeConfig, Role, Scalar, load_federation, load_node
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.federation import Federation, Policy
-from silomix.runtime.enrol import init
+from silomix.runtime.enrol import Value, init
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.modelfile import write_model
 from silomix.runtime.nodes.aggregator import AggregatorNode
@@ -51,7 +51,7 @@ def create(
     name: str = "local",
     insecure: bool = False,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
-    settings: Mapping[Role, Mapping[str, Scalar]] | None = None,
+    settings: Mapping[Role, Mapping[str, Value]] | None = None,
     metrics_base_port: int = 0,
     host: str = "127.0.0.1",
     listen_host: str = "",
@@ -59,7 +59,7 @@ def create(
 ) -> Federation:
     """Write a federation into an empty directory, with the initial model that its task makes."""
     model = initial_model(policy)  # first: a task that does not load leaves nothing behind
-    given = {role: dict((settings or {}).get(role, {})) for role in Role}
+    given: dict[Role, dict[str, Value]] = {role: dict((settings or {}).get(role, {})) for role in Role}
     given[Role.AGGREGATOR] = {"initial_model": INITIAL_MODEL, **given[Role.AGGREGATOR]}
     federation = init(
         directory,
@@ -153,16 +153,20 @@ class LocalFederation:
     ) -> None:
         await self.stop()
 
-    async def start(self, name: str) -> None:
-        """Start one node, or start it again."""
+    def command(self, name: str) -> list[str]:
+        """What a node is started with. Overridden by whoever starts it elsewhere than right here."""
         role = "aggregator" if name == self.federation.aggregator.name else ""
         role = role or ("silo" if name in self.federation.silo_names else "shuffler")
         command = [sys.executable, "-m", "silomix.runtime.cli", role, "--config", str(self.directory / name)]
         if name in self.capture:
             command += ["--capture", str(self.directory / name / "capture")]
+        return command
+
+    async def start(self, name: str) -> None:
+        """Start one node, or start it again."""
         with open(self.log(name), "ab") as log:  # noqa: ASYNC230 - opened to be given away
             self.processes[name] = await asyncio.create_subprocess_exec(
-                *command,
+                *self.command(name),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -22,6 +22,9 @@ if os.environ.get("CI") != "true":  # there, a missing torch is a failure and no
 
 import torch
 
+from silomix.models.digits import Cnn
+from silomix.models.torch_task import TorchTask
+
 DIGITS = "silomix.models.digits:task"
 
 
@@ -167,6 +170,7 @@ def test_a_task_is_loaded_with_its_options() -> None:
         ),
         ("silomix.models.task:task", {}, "the module silomix.models.task has no task"),
         (here("W"), {}, "W is a ndarray, not a function"),
+        ("builtins:dict", {}, "does not say which options it takes; name a function that makes a task"),
         (here("fake"), {"sise": 4}, "no option sise (did you mean size?); accepted: rate: float = 0.1, size: int = 3"),
         (here("fake"), {"size": "4"}, "option size is '4', which is not of type int"),
         (here("fake"), {"size": True}, "option size is True, which is not of type int"),
@@ -282,3 +286,44 @@ def test_a_few_rounds_of_averaging_beat_chance() -> None:
     after = tasks[0].evaluate(model)
     assert after["accuracy"] > 0.6
     assert after["loss"] < before["loss"]
+
+
+def test_a_round_is_plain_sgd_over_the_share() -> None:
+    """The loop as one would write it by hand, bit for bit: what a federation trains does not change unnoticed."""
+    silo = load_task(DIGITS, {"silo": 4, "seed": 3})
+    assert isinstance(silo, TorchTask)
+    (x, y), start = silo.share, silo.initial()
+    net = Cnn()
+    net.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
+    sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5)
+    rng = np.random.default_rng([3, 5, 2])  # seed, silo + 1, round
+    for _ in range(5):
+        order = torch.from_numpy(rng.permutation(len(y)))
+        for begin in range(0, len(y), 16):
+            rows = order[begin : begin + 16]
+            sgd.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+            sgd.step()
+    expected = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
+    assert same(silo.train(start, 2).tensors, expected)
+
+
+def test_shadow_records_are_of_nobodys_share_nor_of_the_test_set() -> None:
+    plain = [load_task(DIGITS, {"silo": silo}) for silo in range(10)]
+    tasks = [load_task(DIGITS, {"silo": silo, "shadow": 0.05}) for silo in range(10)]
+
+    def rows(part: tuple[torch.Tensor, torch.Tensor]) -> list[bytes]:
+        return [bytes([int(label)]) + image.numpy().tobytes() for image, label in zip(*part, strict=True)]
+
+    for before, after in zip(plain, tasks, strict=True):
+        assert isinstance(before, TorchTask)
+        assert isinstance(after, TorchTask)
+        assert before.shadow is not None
+        assert after.shadow is not None
+        assert not len(before.shadow[1])
+        n = len(before.share[1])
+        assert len(after.shadow[1]) == min(n - 1, max(1, round(0.05 * n))), "and a silo keeps at least one record"
+        assert sorted(rows(after.share) + rows(after.shadow)) == sorted(rows(before.share))
+        assert same(before.initial(), after.initial())
+        for image in after.shadow[0]:
+            assert not (after.test[0] == image).flatten(1).all(1).any()

@@ -1,0 +1,230 @@
+"""`silomix simulate`: a whole federation in this process, its rounds on disk, its progress on the terminal."""
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from silomix.runtime.core.plan import Level, Quantiser
+
+if TYPE_CHECKING:
+    from silomix.models.record import Record
+    from silomix.runtime.core.federation import Federation, Policy
+
+Commands = Any  # argparse keeps the type of its subparsers to itself
+
+EPILOG = """\
+The models are those that a networked federation makes from the same options, bit for bit. DIR gets rounds.jsonl,
+accuracy.png, best.safetensors and last.safetensors; the same command goes on where an interrupted run stopped.
+
+examples:
+  silomix simulate --silos 10 --rounds 20 --out run
+  silomix simulate --rounds 20 --option alpha=0.5 --option epochs=2 --precision 3 --update weights --out run-3
+  silomix simulate --server adam --server-lr 0.01 --subsample 0.5 --silos 20 --out run-adam
+  silomix simulate --clip-norm 1 --noise-multiplier 0.5 --precision 3 --out run-noise
+  silomix simulate --config fed --out run-fed          the federation that `silomix init fed` wrote
+  silomix simulate --rounds 5 --out run --json | jq .accuracy
+"""
+
+
+def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add the command to the parser."""
+    cmd = commands.add_parser(
+        "simulate",
+        help="run a whole federation in one process: the same models, no sockets",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    given = cmd.add_argument
+    given("--out", type=Path, required=True, metavar="DIR", help="where to; a run in it goes on")
+    given("--config", type=Path, help="take silos and policy from this federation's directory or file")
+    given("--silos", type=int, metavar="N", help="silos (default: 10)")
+    given("--rounds", type=int, metavar="N", help="rounds to run (default: 10)")
+    given("--task", help="package.module:factory (default: silomix.models.digits:task)")
+    given("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated")
+    given("--precision", type=int, metavar="R", help="decimal digits (default: 4)")
+    given("--quantiser", choices=[str(q) for q in Quantiser], help="decimal digits, or one byte (default: decimal)")
+    given("--update", choices=["delta", "weights"], help="what silos send (default: delta)")
+    given("--bound", type=float, metavar="B", help="magnitude that values are clipped to (default: 1.0)")
+    given("--level", choices=[str(level) for level in Level], help="whom a silo has to trust (default: semi-honest)")
+    given("--weight-levels", type=int, metavar="W", help="1: plain mean; W: by examples, at most W (default: 1)")
+    given("--subsample", type=float, metavar="S", help="share of the silos in a round (default: 1)")
+    given("--group-size", type=int, metavar="G", help="one sum for each group of G silos (default: one for all)")
+    given("--server", choices=["average", "momentum", "adam", "yogi", "median"], help="rule (default: average)")
+    given("--server-lr", type=float, metavar="LR", help="rate of the server's step (default: 1.0)")
+    given("--clip-norm", type=float, metavar="C", help="largest norm of a silo's update (default: no limit)")
+    given("--noise-multiplier", type=float, metavar="Z", help="noise in the sum, in units of C (default: none)")
+    given("--seed", type=int, default=0, help="of masks, noise, groups and draws (default: %(default)s)")
+    given("--vanilla", action="store_true", help="the mean of the floats, without encoding: to compare with")
+    given("--no-masks", action="store_true", help="spare the masks, which cancel: the same models, a little sooner")
+    given("--workers", type=int, metavar="N", help="processes that train (default: the cores, at most the silos)")
+    given("--evaluate-every", type=int, default=1, metavar="N", help="measure every N rounds (default: %(default)s)")
+    given("--tensorboard", action="store_true", help="write DIR/tensorboard too, if tensorboard is installed")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_simulate)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from silomix.models.record import Record
+    from silomix.models.simulate import simulate
+    from silomix.models.task import load_task
+    from silomix.runtime.local import interrupt_on_sigterm
+
+    federation, policy, silos = _asked(args)
+    settings = {f.name: getattr(policy, f.name) for f in fields(policy)}
+    settings |= {"task_options": dict(policy.task_options), "silos": silos, "seed": args.seed, "vanilla": args.vanilla}
+    workers = args.workers or min(len(os.sched_getaffinity(0)), silos)
+    task = load_task(policy.task, policy.task_options)  # before anything is written
+    schema, optimiser = task.schema(), policy.optimiser
+    interrupt_on_sigterm()
+    with ExitStack() as stack:
+        record = stack.enter_context(Record(args.out, settings))
+        stack.callback(record.plot)
+        board = _board(args.out / "tensorboard", record, stack) if args.tensorboard else None
+        rounds = simulate(
+            policy,
+            silos,
+            seed=args.seed,
+            protect=not args.no_masks,
+            vanilla=args.vanilla,
+            workers=workers,
+            evaluate_every=args.evaluate_every,
+            federation=federation,
+            start=record.start(schema, optimiser),
+        )
+        if record.done < policy.rounds:
+            show = stack.enter_context(_progress(policy.rounds, record))
+            for done in rounds:
+                line = record.add(done, schema, optimiser)
+                if board is not None:
+                    board(line)
+                show.update(0, completed=done.round, description=_now(line))
+    _report(args, record, silos, workers)
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> "tuple[Federation | None, Policy, int]":
+    """Return what to simulate: a federation's file, or a policy from the options, checked as a file's is."""
+    from silomix.runtime.cli_nodes import read_options
+    from silomix.runtime.config import LEAST_SILOS, MAX_SILOS, POLICY_KEYS, ConfigError, load_federation
+    from silomix.runtime.core.federation import Policy
+
+    given = {name: value for name, value in vars(args).items() if name in POLICY_KEYS and value is not None}
+    options = read_options(args.option)
+    if args.config is not None:
+        for name in [*given, *(["silos"] if args.silos is not None else []), *(["option"] if options else [])]:
+            raise ConfigError(args.config, "", f"the policy stands there; leave --{name.replace('_', '-')} out")
+        federation = load_federation(args.config)
+        return federation, federation.policy, len(federation.silos)
+    for name, value in given.items():
+        kind = POLICY_KEYS[name].kind
+        try:
+            given[name] = kind.parse(value)
+        except (ValueError, OverflowError):
+            flag = Path(f"--{name.replace('_', '-')}")
+            raise ConfigError(flag, "", f"found {value}; give {kind.allowed}") from None
+    silos = 10 if args.silos is None else args.silos
+    if not LEAST_SILOS <= silos <= MAX_SILOS:
+        raise ConfigError(Path("--silos"), "", f"found {silos}; give {LEAST_SILOS} to {MAX_SILOS}")
+    policy = replace(Policy(), **given)
+    if _takes(policy.task, "silos"):
+        options = {"silos": silos, **options}
+    return None, replace(policy, task_options=options), silos
+
+
+def _takes(path: str, option: str) -> bool:
+    """Tell whether a task's factory has an option; what is wrong with the task is said where it is loaded."""
+    module, _, name = path.partition(":")
+    try:
+        return option in inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    except Exception:
+        return False
+
+
+def _progress(rounds: int, record: "Record") -> Any:
+    """Make a bar with the time left; where nobody watches, it stays silent until the end."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    bar.add_task(_now(record.lines[-1]) if record.lines else "round 1", total=rounds, completed=record.done)
+    return bar
+
+
+def _now(line: dict[str, Any]) -> str:
+    accuracy = line["metrics"].get("accuracy")
+    return f"round {line['round']}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}")
+
+
+def _board(directory: Path, record: "Record", stack: ExitStack) -> Callable[[dict[str, Any]], None]:
+    """Return what writes a round's numbers for TensorBoard."""
+    from silomix.runtime.core.errors import UserError
+
+    try:
+        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(
+            str(directory), purge_step=record.done + 1
+        )
+    except ImportError:
+        raise UserError("--tensorboard needs a package that is not installed: pip install tensorboard") from None
+    stack.callback(writer.close)
+
+    def write(line: dict[str, Any]) -> None:
+        for name, value in {**line["metrics"], "training_share": line["training_share"]}.items():
+            if value is not None:
+                writer.add_scalar(name, value, line["round"])
+
+    return write
+
+
+def _report(args: argparse.Namespace, record: "Record", silos: int, workers: int) -> None:
+    """Say what came of it."""
+    from silomix.models.record import BEST, LAST, PLOT, ROUNDS
+
+    measured = record.accuracies()
+    best = max(measured, key=lambda round_: measured[round_], default=None)
+    total = sum(line["seconds"]["total"] for line in record.lines)
+    share = sum(line["seconds"]["train"] for line in record.lines) / total
+    summary = {
+        "out": str(args.out),
+        "silos": silos,
+        "rounds": record.done,
+        "seconds": round(total, 3),
+        "accuracy": measured.get(record.done),
+        "best_accuracy": None if best is None else measured[best],
+        "best_round": best,
+        "training_share": round(share, 4),
+        "workers": workers,
+    }
+    if args.json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+        return
+    out = sys.stdout.write
+    out(f"{record.done} rounds of {silos} silos in {total:.1f} s, {100 * share:.1f}% of it in training\n")
+    if best is not None:
+        last = measured.get(record.done)
+        shown = "" if last is None else f"accuracy {last:.3f}; "
+        out(f"{shown}the best was {measured[best]:.3f} after round {best}\n")
+    kept = [ROUNDS, LAST, *([BEST, PLOT] if best is not None else [])]
+    out(f"{args.out}: {', '.join(kept)}\n")

@@ -1,0 +1,117 @@
+"""The sum of a simulated round, made as the nodes make it: encoded, masked by silos, unmasked hop by hop, decoded."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from silomix.models.task import Tensors
+from silomix.models.workers import SimulationError
+from silomix.runtime.core import residue
+from silomix.runtime.core.codec import Aggregate, Array, Clips, Codec, Schema, as_float, round_to
+from silomix.runtime.core.digest import digest
+from silomix.runtime.core.errors import Fault
+from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Rng, Secret, add_mask, mask_stream, remove_mask
+from silomix.runtime.core.packing import Residues
+from silomix.runtime.modelfile import model_digest, write_model
+
+Update = tuple[int, dict[str, Array], int]
+"""What a silo sends: its number, its update, its weight."""
+Lap = Callable[[str], None]
+"""Told when a phase ends."""
+
+
+class Sums:
+    """How updates become their mean."""
+
+    def __init__(self, federation: Federation, schema: Schema, seed: int, *, masked: bool) -> None:
+        """The seed is that of masks and noise."""
+        self.federation, self.schema, self.seed, self.masked = federation, schema, seed, masked
+        policy = federation.policy
+        bounds = (policy.bound,) * len(schema.tensors)
+        self.codec = Codec(schema, bounds, federation.plan, policy.chunk_parameters)
+        self.noise = policy.noise
+
+    def warm(self, model: Tensors) -> None:
+        """Load the compiled kernels, which the first round would wait for."""
+        zeros = {name: np.zeros_like(array) for name, array in model.items()}
+        body = self._encode(zeros, 1, Clips(), self._bytes(0, 0))
+        for context in self._contexts(model, 0)[:1] if self.masked else []:
+            self._mask(body, context, Secret(bytes(32)), add=True)
+
+    def mean(self, model: Tensors, round_: int, updates: Iterable[Update], clips: Clips, lap: Lap) -> Aggregate:
+        """Return the mean of the updates, by way of the sum of their integers."""
+        total = residue.zeros(self.codec.plan, self.codec.layout.coordinates)
+        seeds: list[tuple[MaskContext, Secret]] = []
+        contexts = self._contexts(model, round_) if self.masked else []
+        silos = 0
+        for silo, update, weight in updates:
+            silos += 1
+            rng = self._bytes(round_, silo)
+            try:
+                body = self._encode(update, weight, clips, rng)
+            except Fault as fault:
+                raise SimulationError(f"silo {silo} in round {round_}: {fault}") from fault
+            lap("encode")
+            for context in contexts:
+                seeds.append((context, Secret.draw(rng)))
+                self._mask(body, *seeds[-1], add=True)
+            residue.add(total, body, self.codec.plan)
+            lap("mask")
+        for context, secret in seeds:
+            self._mask(total, context, secret, add=False)
+        lap("mask")
+        return self.codec.decode(total, silos, self.noise.slack(silos))
+
+    def _encode(self, update: Mapping[str, Array], weight: int, clips: Clips, rng: Rng) -> Residues:
+        """Return a silo's residues, as its frozen body holds them."""
+        codec, layout = self.codec, self.codec.layout
+        body = residue.zeros(codec.plan, layout.coordinates)
+        own = Clips()
+        noise = partial(self.noise.draw, rng=rng) if self.noise.variance else None
+        for i, planes in enumerate(codec.encode(update, weight=weight, clips=own, noise=noise)):
+            start = layout.start(i)
+            body[:, start : start + layout.length(i)] = layout.unpack(i, planes)
+        for name, count in own.by_tensor.items():
+            clips.by_tensor[name] = clips.by_tensor.get(name, 0) + count
+        return body
+
+    def _contexts(self, model: Tensors, round_: int) -> list[MaskContext]:
+        """What the masks of each layer are bound to: the hops' layers, and the aggregator's."""
+        digests = (model_digest(write_model(self.schema, model)), self.schema.digest, self.codec.plan.digest)
+        layers = [*range(1, len(self.federation.chain) + 1), AGGREGATOR]
+        chunk = self.codec.chunk_parameters
+        return [MaskContext(self.federation.digest, round_, 1, layer, *digests, chunk) for layer in layers]
+
+    def _mask(self, vector: Residues, context: MaskContext, secret: Secret, *, add: bool) -> None:
+        layout, moduli = self.codec.layout, self.codec.plan.moduli
+        stream = mask_stream(secret, context, moduli)
+        apply = add_mask if add else remove_mask
+        for i in range(layout.chunks):
+            apply(vector, stream, i, layout.start(i), layout.length(i), moduli)
+
+    def _bytes(self, round_: int, silo: int) -> Rng:
+        return generator("silo", self.seed, round_, silo).bytes
+
+
+def plain_mean(
+    schema: Schema, round_: int, updates: Iterable[Update], rounding: Callable[[Array], Array] | None = None
+) -> Aggregate:
+    """Return the mean of the floats, in float64 until the end: what unprotected federated learning computes."""
+    sums: dict[str, npt.NDArray[np.float64]] = {t.name: np.zeros(t.shape) for t in schema.tensors}
+    total = 0
+    for silo, update, weight in updates:
+        total += weight
+        for t in schema.tensors:
+            value = as_float(update[t.name], t.dtype).astype(np.float64)
+            if not np.isfinite(value).all():
+                raise SimulationError(f"silo {silo} in round {round_}: {t.name} holds a value that is not finite")
+            sums[t.name] += weight * (value if rounding is None else rounding(value))
+    return Aggregate({t.name: round_to(sums[t.name] / total, t.dtype) for t in schema.tensors}, total)
+
+
+def generator(purpose: str, seed: int, *numbers: int) -> np.random.Generator:
+    """Return a generator for one purpose: chance that can be repeated."""
+    return np.random.default_rng(list(digest(purpose, seed, *numbers)))

@@ -1,0 +1,221 @@
+"""A user's own task: the example of docs/models.md runs, mistakes are told with file and fix, and harm nobody else."""
+
+import asyncio
+import logging
+import os
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+if os.environ.get("CI") != "true":  # there, a missing torch is a failure and not a reason to skip
+    pytest.importorskip("torch")
+
+from silomix.models.task import TaskError, Trained, load_task, train_task
+from silomix.runtime.config import load_node
+from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.federation import Policy
+from silomix.runtime.local import InProcess, create
+from silomix.runtime.nodes import aggregator
+from silomix.runtime.nodes.silo import SiloNode
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "models.md"
+WAIT_S = 60.0
+
+
+# The example.
+
+
+def examples() -> dict[str, str]:
+    """The page's programs, by the name that each has in its first line."""
+    found = re.findall(r"^```python\n(# (\w+\.py)\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return {name: text for text, name in found}
+
+
+def test_a_torch_model_with_its_data_takes_less_than_twenty_lines() -> None:
+    assert list(examples()) == ["flowers.py", "train_flowers.py"]
+    lines = [line for line in examples()["flowers.py"].splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) < 20
+
+
+def test_the_example_learns_in_a_federation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in examples().items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(aggregator, "FAREWELL_S", 0.2)  # nobody watches its end
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    runpy.run_path("train_flowers.py")
+    said = capsys.readouterr().out
+    printed = re.fullmatch(r"4 rounds: \{'accuracy': ([\d.]+), 'loss': ([\d.]+)\}\n", said)
+    assert printed is not None, said
+    assert float(printed[1]) > 0.8
+
+
+# Mistakes at the start.
+
+GOOD = """
+import numpy as np
+from silomix.models.task import Trained
+from silomix.runtime.core.codec import Schema, TensorSpec
+
+class Mine:
+    def schema(self):
+        return Schema((TensorSpec("w", (2,)),))
+    def initial(self):
+        return {"w": np.zeros(2, np.float32)}
+    def train(self, tensors, round):
+        return Trained(dict(tensors), 1, {})
+    def evaluate(self, tensors):
+        return {"accuracy": 0.0, "loss": 0.0}
+
+def task(silo=-1):
+    return Mine()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "message"),
+    [
+        ("class Mine:", "class Mine", "cannot be imported: SyntaxError: expected ':' ({file}, line 6)"),
+        ("import numpy as np", "import nunpy as np", "there is no module nunpy; install its package or correct"),
+        ("class Mine:", "class Mine(Undefined):", "NameError: name 'Undefined' is not defined ({file}, line 6)"),
+        (
+            "    def evaluate",
+            "    def evalute",
+            "returned Mine, which has no method evaluate() (made by {path}, in {file})",
+        ),
+        ("(self, tensors, round)", "(self, tensors)", "Mine.train(tensors) must take (tensors, round) (made by"),
+        (
+            "return Mine()",
+            "return Mine(silo)",
+            "does not accept its options: Mine() takes no arguments ({file}, line 17)",
+        ),
+        ("return Mine()", "return {}['x']", "cannot be made: KeyError: 'x' ({file}, line 17)"),
+        ("return Mine()", "open('/nowhere')", "No such file or directory: '/nowhere' ({file}, line 17)"),
+        ("return Mine()", "return None", "returned NoneType, which has no method schema() (made by {path}, in {file})"),
+        ("(2, np.float32)", "(3, np.float32)", "initial() returns w of shape (3,), the schema: (2,)"),
+        ("(2, np.float32)", "(2)", "initial() returns w as float64, the schema: F32 (float32)"),
+        ("np.zeros(2,", "np.full(2, np.nan,", "initial() returns w with NaN or infinity in it"),
+        ("return Schema((", "return list((", "schema() returns list; return a silomix.runtime.core.codec.Schema"),
+        (
+            'return {"w": np.zeros(2, np.float32)}',
+            "return 1 / 0",
+            "ZeroDivisionError: division by zero ({file}, line 10)",
+        ),
+    ],
+)
+def test_a_task_file_with_an_error_ends_in_its_name_and_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, right: str, message: str
+) -> None:
+    assert wrong in GOOD
+    name = f"mine_{abs(hash((wrong, right)))}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(GOOD.replace(wrong, right))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TaskError) as caught:
+        load_task(f"{name}:task", {})
+    assert message.format(file=file, path=f"{name}:task") in str(caught.value)
+
+
+# Mistakes in a round.
+
+
+class Adder:
+    """Adds 1/2 to two numbers, unless it has something wrong with it."""
+
+    def __init__(self, silo: int, wrong: str) -> None:
+        self.silo, self.wrong = silo, wrong
+
+    def schema(self) -> Schema:
+        return Schema((TensorSpec("w", (2,)), TensorSpec("empty", (0,)), TensorSpec("half", (3,), Dtype.BF16)))
+
+    def initial(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {"w": np.zeros(2, np.float32), "empty": np.zeros(0, np.float32), "half": np.zeros(3, np.uint16)}
+
+    def train(self, tensors: Any, round: int) -> Any:  # noqa: A002
+        trained = {**tensors, "w": tensors["w"] + np.float32(0.5)}
+        match self.wrong:
+            case "raises":
+                raise KeyError("no such column")
+            case "shape":
+                trained["w"] = np.zeros(3, np.float32)
+            case "name":
+                del trained["w"]
+            case "nan":
+                trained["w"] = np.full(2, np.nan, np.float32)
+            case "tuple":
+                return trained, 1
+            case "examples":
+                return Trained(trained, 1.5, {})  # type: ignore[arg-type]
+        return Trained(trained, 1, {})
+
+    def evaluate(self, tensors: Any) -> dict[str, float]:
+        return {"accuracy": 0.0, "loss": 0.0}
+
+
+WRONGS = {
+    "raises": "Adder.train failed in round 1: KeyError: 'no such column'",
+    "shape": "train() returns w of shape (3,), the schema: (2,) (Adder.train in",
+    "name": "the schema has the tensor w, and train() does not return it (Adder.train in",
+    "tuple": "train() returned tuple; return silomix.models.task.Trained (Adder.train in",
+    "examples": "train() returned examples = 1.5; return how many records it trained on",
+}
+
+
+def adder(silo: int = -1, wrong: str = "") -> Adder:
+    return Adder(silo, wrong)
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONGS.items())
+def test_what_is_wrong_with_a_training_is_said_with_its_file(wrong: str, message: str) -> None:
+    task = adder(0, wrong)
+    with pytest.raises(TaskError) as caught:
+        train_task(task, task.initial(), 1)
+    assert message in str(caught.value)
+    assert __file__ in str(caught.value)
+
+
+def test_silos_with_broken_tasks_do_not_harm_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(aggregator, "FAREWELL_S", 0.2)
+    broken = dict(zip(range(3, 6), ("raises", "shape", "nan"), strict=True))
+    create(
+        tmp_path / "fed",
+        silos=6,
+        shufflers=1,
+        policy=Policy(task=f"{__name__}:adder", rounds=2, quorum=0.5, deadline_s=20, release_s=20),
+        silo_options=lambda index: {"silo": index, "wrong": broken.get(index, "")},
+    )
+
+    async def go() -> tuple[list[Any], Any]:
+        async with InProcess(tmp_path / "fed") as federation:
+            rounds = await federation.finished()
+            silos = [federation.nodes[name] for name in federation.federation.silo_names]
+            assert all(isinstance(silo, SiloNode) for silo in silos)
+            return rounds, federation.aggregator.tensors
+
+    with caplog.at_level(logging.ERROR, "silomix"):
+        rounds, tensors = asyncio.run(asyncio.wait_for(go(), WAIT_S))
+    assert [r.cohort for r in rounds] == [3, 3]
+    np.testing.assert_allclose(tensors["w"], 1.0, atol=1e-4)
+    assert tensors["empty"].shape == (0,)
+    lines = [r for r in caplog.records if r.levelno == logging.ERROR]
+    said = {record.__dict__["silomix_fields"]["node"]: record.message for record in lines}
+    assert "not in this round: Adder.train failed in round 2: KeyError: 'no such column'" in said["silo-04"]
+    assert "train() returns w of shape (3,)" in said["silo-05"]
+    assert "w holds 2 value(s) that are not finite" in said["silo-06"]
+    assert set(said) == {"silo-04", "silo-05", "silo-06"}
+
+
+def test_a_silo_whose_task_does_not_load_does_not_start(tmp_path: Path) -> None:
+    policy = Policy(task=f"{__name__}:adder", task_options={})
+    create(tmp_path / "fed", silos=3, shufflers=1, policy=policy, silo_options=lambda index: {"sillo": index})
+    with pytest.raises(TaskError, match=r"has no option sillo \(did you mean silo\?\)"):
+        SiloNode(load_node(tmp_path / "fed" / "silo-01"))
