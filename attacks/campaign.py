@@ -1,0 +1,185 @@
+"""One federation under attack: train it, look at every round through each mode's eyes, and count right guesses.
+
+The audit, the paper's figures and the defences are all made of campaigns, which differ in the policy and in what the
+adversary knows. `pool` repeats one with other seeds until there are enough records to tell 10% from 15%.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from torch import nn
+
+from silomix.attacks.prior import CLASSES, INVENTED, class_losses, invented
+from silomix.attacks.remap import By
+from silomix.attacks.shadow import FRACTION, shadow_sets
+from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Targets, Victim, draw_targets, outcome
+from silomix.attacks.simulated import Truth, view_of
+from silomix.attacks.sums import disaggregate
+from silomix.attacks.views import Mode, View, reconstruct
+from silomix.models.simulate import SimulatedRound, simulate
+from silomix.models.task import Task, load_task
+from silomix.runtime.core.codec import Schema
+from silomix.runtime.core.digest import digest
+from silomix.runtime.core.federation import Policy
+
+LEAST = 10
+"""Records that the smallest silo has at least: with fewer there is too little to ask about: another split is drawn."""
+DISAGGREGATED = "sums-over-changing-cohorts"
+"""The name of the attack on sums alone that compares rounds."""
+
+OnRound = Callable[[SimulatedRound], None]
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What is attacked, and what the adversary knows."""
+
+    policy: Policy
+    silos: int = 10
+    seed: int = 1
+    modes: tuple[Mode, ...] = tuple(Mode)
+    fraction: float = FRACTION
+    """Size of the shadow sets."""
+    noise: str = "clean"
+    by: By = "accuracy"
+    """How remapping judges a candidate."""
+    least: int = 1
+    """Silos with fewer records are not asked about."""
+    baselines: bool = False
+    """Whether to also measure what the shadow sets tell by themselves (prior.py)."""
+    workers: int = 1
+
+    def task(self, silo: int) -> Task:
+        """Make the task of a silo, as the experiment knows it."""
+        return load_task(self.policy.task, {**self.options, "silo": silo})
+
+    @property
+    def options(self) -> dict[str, str | int | float | bool]:
+        """The task's options: the policy's, the seed, and a shadow set that is held back from training."""
+        given = {"silos": self.silos, "shadow": FRACTION, **self.policy.task_options}
+        return {**given, "seed": self.seed}
+
+    def victims(self) -> list[Victim]:
+        """Make all silos' tasks."""
+        tasks = [self.task(silo) for silo in range(self.silos)]
+        for task in tasks:
+            if not all(hasattr(task, name) for name in ("net", "share", "test")):
+                raise AttackError(
+                    f"the task {self.policy.task} has no net, share and test: the attacks need a torch network and its "
+                    "records; make the task with silomix.models.torch_task.TorchTask"
+                )
+        return tasks  # type: ignore[return-value] # just checked
+
+
+@dataclass
+class Findings:
+    """What came of a campaign."""
+
+    outcomes: dict[str, Outcome]
+    accuracy: list[float]
+    """The joint model's, by round."""
+    targets: int
+    rounds: list[SimulatedRound] = field(default_factory=list, repr=False)
+
+
+@dataclass
+class Siege:
+    """The adversary's side of a campaign: what it knows, and the attacks it has under way, one for each mode."""
+
+    net: nn.Module
+    schema: Schema
+    shadows: Sequence[Records]
+    targets: Targets
+    campaign: Campaign
+    attacks: dict[str, Attack] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, campaign: Campaign) -> "Siege":
+        """Draw the records to ask about, and the shadow sets."""
+        victims = campaign.victims()
+        targets = draw_targets([victim.share for victim in victims], campaign.seed, least=campaign.least)
+        shadows = shadow_sets(victims, campaign.seed, campaign.fraction, campaign.noise)
+        schema = campaign.task(-1).schema()
+        return cls(victims[0].net, schema, shadows, targets, campaign)
+
+    def attack(self, name: str) -> Attack:
+        """Return the attack of that name, with dice of its own."""
+        if name not in self.attacks:
+            dice = digest("dice", self.campaign.policy.canonical(), self.campaign.seed, name)
+            self.attacks[name] = Attack(self.net, self.targets, tuple(dice))
+        return self.attacks[name]
+
+    def look(self, name: str, view: View) -> None:
+        """Attack one round as seen in one mode."""
+        shadows = [self.shadows[silo] for silo in view.cohort]
+        self.attack(name).round(reconstruct(view, shadows, self.net, self.campaign.by), view.cohort)
+
+    def compare(self, view: View, rng: np.random.Generator) -> None:
+        """Attack without pieces of models: by the shadow sets alone, and on invented values."""
+        self.attack(CLASSES).losses(class_losses(self.shadows, self.targets, view.cohort), view.cohort)
+        self.look(INVENTED, invented(view, rng))
+
+    def truth(self, done: SimulatedRound) -> Truth:
+        """Put a simulated round into the form that views are made of."""
+        policy = self.campaign.policy
+        return Truth(
+            self.schema, done.cohort, done.before, done.trained, policy.precision, policy.bound, self.campaign.silos
+        )
+
+
+def run(campaign: Campaign, on_round: OnRound = lambda _: None) -> Findings:
+    """Run a federation without sockets, and mount source inference on every round in every mode."""
+    siege = Siege.of(campaign)
+    policy = replace(campaign.policy, task_options=campaign.options)
+    rounds = simulate(
+        policy, campaign.silos, seed=campaign.seed, protect=False, workers=campaign.workers, evaluate_every=1
+    )
+    accuracy: list[float] = []
+    sums: list[View] = []
+    changing = policy.subsample < 1
+    for done in rounds:
+        truth = siege.truth(done)
+        for number, mode in enumerate(campaign.modes):
+            rng = np.random.default_rng([campaign.seed, done.round, number])
+            siege.look(mode, view_of(truth, mode, rng))
+        if campaign.baselines:
+            rng = np.random.default_rng([campaign.seed, done.round])
+            siege.compare(view_of(truth, Mode.PARAMETER, rng), rng)
+        if changing:
+            sums.append(view_of(truth, Mode.TRUSTED, np.random.default_rng(campaign.seed)))
+        accuracy.append(done.metrics.get("accuracy", float("nan")))
+        on_round(done)
+    if changing:
+        for view, models in zip(sums, disaggregate(sums), strict=True):
+            siege.attack(DISAGGREGATED).round(models, view.cohort)
+    outcomes = {name: outcome(attack) for name, attack in siege.attacks.items()}
+    return Findings(outcomes, accuracy, len(siege.targets.source))
+
+
+def big_enough(campaign: Campaign, least: int = LEAST) -> bool:
+    """Tell whether every silo of this split has records enough to ask about."""
+    return min(len(victim.share[1]) for victim in campaign.victims()) >= least
+
+
+def splits(campaign: Campaign, least: int = LEAST, tries: int = 200) -> Iterator[Campaign]:
+    """Yield the campaign with the seeds, from its own on, whose smallest silo is big enough."""
+    for seed in range(campaign.seed, campaign.seed + tries):
+        one = replace(campaign, seed=seed)
+        if big_enough(one, least):
+            yield one
+    raise AttackError(f"no further split of {tries} gives every silo {least} records: take fewer silos, or more data")
+
+
+def pool(found: Sequence[Findings]) -> dict[str, Outcome]:
+    """Pool the outcomes of repetitions, mode by mode."""
+    total: dict[str, Outcome] = dict(found[0].outcomes)
+    for one in found[1:]:
+        total = {mode: total[mode] + one.outcomes[mode] for mode in total}
+    return total
+
+
+def options_of(policy: Policy, **changes: str | int | float | bool) -> Policy:
+    """Return the policy with other options of its task."""
+    options: Mapping[str, str | int | float | bool] = {**policy.task_options, **changes}
+    return replace(policy, task_options=options)

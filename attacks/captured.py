@@ -1,0 +1,161 @@
+"""What an adversary really held: views made of an aggregator's capture, and of the files that it keeps.
+
+`runtime/evidence.py` puts the frames of a capture together. Here they become views, with silos by number. At level
+semi-honest the capture shows the sum under the aggregator's own mask; the aggregator has taken that off, so the sum is
+taken from the model that it published next, or from its checkpoint of the last one.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from silomix.attacks.sia import AttackError, Victim
+from silomix.attacks.views import View
+from silomix.models.task import Tensors, load_task
+from silomix.runtime.config import FEDERATION_FILE, load_federation, load_node
+from silomix.runtime.core.codec import Array, Codec, Schema
+from silomix.runtime.core.federation import Federation, Granularity, UpdateKind
+from silomix.runtime.core.plan import Level
+from silomix.runtime.evidence import Evidence, evidence
+from silomix.runtime.journal import Journal
+from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.modelfile import read_model
+
+CAPTURE = "capture"
+"""Where a node that is started with captures by the local launcher writes them, below its own directory."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A federation's directory, as an experimenter has it: the captures, and what it takes to tell a right guess."""
+
+    home: Path
+
+    @cached_property
+    def federation(self) -> Federation:
+        """The federation file."""
+        return load_federation(self.home)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The silos by number, in the order of their names."""
+        return {name: i for i, name in enumerate(self.federation.silo_names)}
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The model's tensors."""
+        policy = self.federation.policy
+        return load_task(policy.task, policy.task_options).schema()
+
+    def victims(self) -> list[Victim]:
+        """Make the silos' tasks, from their own files where these are here."""
+        policy, found = self.federation.policy, []
+        for name, number in self.numbers.items():
+            there = (self.home / name / "node.toml").exists()
+            options = load_node(self.home / name).options if there else {**policy.task_options, "silo": number}
+            task = load_task(policy.task, options)
+            if not all(hasattr(task, part) for part in ("net", "share", "test")):
+                raise AttackError(
+                    f"the task {policy.task} has no net, share and test: the attacks need a torch network and its "
+                    "records; make the task with silomix.models.torch_task.TorchTask"
+                )
+            found.append(task)
+        return found  # type: ignore[return-value] # just checked
+
+    @cached_property
+    def models(self) -> dict[int, dict[str, Array]]:
+        """The models after each round, 0 being before the first, as far as the aggregator's checkpoints are here."""
+        node = self.home / self.federation.aggregator.name
+        initial, journal = node / INITIAL_MODEL, node / "state" / "journal.sqlite"
+        found = {0: read_model(initial.read_bytes())[1]} if initial.exists() else {}
+        if not journal.exists():
+            return found
+        with closing(Journal(journal)) as facts:
+            for round_, _, value in facts.facts("applied"):
+                path = node / "state" / "models" / f"{json.loads(value)['model'][:32]}.safetensors"
+                if path.exists():
+                    found[round_] = read_model(path.read_bytes())[1]
+        return found
+
+    def captured(self, capture: Path | None = None) -> Iterator[tuple[int, View]]:
+        """Yield the rounds of the aggregator's capture, as it could read them."""
+        path = capture or self.home / self.federation.aggregator.name / CAPTURE
+        if not path.exists():
+            raise AttackError(f"{path}: there is no capture; start the aggregator with --capture")
+        rounds = {one.round: one for one in evidence(path)}
+        if not rounds:
+            raise AttackError(f"{path}: the capture holds no round that arrived whole")
+        for number, one in sorted(rounds.items()):
+            before = one.model if one.model is not None else self.models.get(number - 1)
+            after = rounds[number + 1].model if number + 1 in rounds else None
+            if before is None:
+                continue
+            view = self.view(one, before, after if after is not None else self.models.get(number))
+            if view.rows is not None or view.mean is not None:
+                yield number, view
+
+    def view(self, one: Evidence, before: Tensors, after: Tensors | None) -> View:
+        """Turn one round's evidence into a view."""
+        manifest = one.manifest
+        cohort = tuple(self.numbers[name] for name in one.cohort)
+        plain = View(manifest.schema, cohort, before)
+        change = manifest.update is UpdateKind.DELTA
+        if one.rows is not None:
+            start = np.concatenate([np.asarray(before[t.name]).reshape(-1) for t in manifest.schema.tensors])
+            rows = one.rows[:, : manifest.schema.parameters]
+            rows = rows if change else rows - start.astype(np.float32)
+            return View(manifest.schema, cohort, before, rows=rows, mixed=manifest.granularity)
+        if one.sums is not None and manifest.plan.level is Level.TRUSTED and not manifest.group_size:
+            return self._summed(one, plain, change)
+        return View(manifest.schema, cohort, before, mean=after)
+
+    def _summed(self, one: Evidence, plain: View, change: bool) -> View:
+        """Decode a sum that lies open. The un-reduced sums of mode unary are kept beside it."""
+        manifest = one.manifest
+        assert one.sums is not None
+        codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
+        reduced = one.sums % np.array(manifest.plan.moduli)[:, None]
+        mean = codec.decode(reduced.astype(codec.layout.buffer(0).dtype), len(one.cohort)).tensors
+        if change:
+            mean = {n: (plain.before[n] + m).astype(m.dtype) for n, m in mean.items()}
+        unreduced = one.sums if manifest.granularity is Granularity.UNARY else None
+        return View(plain.schema, plain.cohort, plain.before, mean=mean, residue_sums=unreduced)
+
+    def checkpoints(self) -> Iterator[tuple[int, View]]:
+        """Yield what the aggregator has without a capture: the model before and after each round, for all silos."""
+        cohort = tuple(self.numbers.values())
+        for number, after in sorted(self.models.items()):
+            if number - 1 in self.models:
+                yield number, View(self.schema, cohort, self.models[number - 1], mean=after)
+
+    def kept(self) -> Iterator[tuple[int, View]]:
+        """Yield the rounds as an unprotected server would have seen them: from the updates that silos kept."""
+        files: dict[int, dict[int, Path]] = {}
+        for name, number in self.numbers.items():
+            for path in (self.home / name).glob("state/update-*.safetensors"):
+                files.setdefault(int(path.stem.rpartition("-")[2]), {})[number] = path
+        for round_, paths in sorted(files.items()):
+            if round_ - 1 in self.models:
+                cohort = tuple(sorted(paths))
+                rows = np.stack([self._row(read_model(paths[silo].read_bytes())[1], round_) for silo in cohort])
+                yield round_, View(self.schema, cohort, self.models[round_ - 1], rows=rows)
+
+    def _row(self, update: Tensors, round_: int) -> npt.NDArray[np.float32]:
+        names = [t.name for t in self.schema.tensors]
+        change = self.federation.policy.update is UpdateKind.DELTA
+        parts = [update[n] if change else update[n] - self.models[round_ - 1][n] for n in names]
+        return np.concatenate([np.asarray(part, np.float32).reshape(-1) for part in parts])
+
+
+def scene_of(path: Path) -> Scene:
+    """Find the federation's directory at or above a path."""
+    for place in (path, *path.resolve().parents):
+        if (place / FEDERATION_FILE).exists():
+            return Scene(place)
+    raise AttackError(f"{path}: there is no {FEDERATION_FILE} here or above; name its directory with --federation")

@@ -1,0 +1,125 @@
+"""The commands audit and attack replay: run, show progress, write the page."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from silomix.attacks.audit import FULL, QUICK, Done, audit, audit_captures
+from silomix.attacks.captured import Scene, scene_of
+from silomix.attacks.jobs import Json, judged
+from silomix.attacks.replay import replay
+from silomix.attacks.report import page
+from silomix.runtime.journal import write_atomically
+from silomix.runtime.local import interrupt_on_sigterm
+
+NAMES = {
+    "campaign": "source inference",
+    "real": "a federation over gRPC",
+    "game": "residue sums",
+    "dlg": "gradient inversion",
+    "collusion": "colluding silos",
+    "changing": "changing cohorts",
+}
+
+
+def audit_command(args: argparse.Namespace) -> int:
+    """Run an audit, write its page, and print the verdict."""
+    interrupt_on_sigterm()
+    console = Console(stderr=args.json)
+    report = audit_captures([judged(home) for home in args.federation]) if args.federation else _run(args)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(args.out, page(report).encode())
+    args.out.chmod(0o644)  # a report is for others
+    if args.json:
+        sys.stdout.write(json.dumps(_plain(report)) + "\n")
+    else:
+        _print(console, report, args.out)
+    return 0 if report["verdict"]["protected"] else 1
+
+
+def _run(args: argparse.Namespace) -> Json:
+    size = QUICK if args.quick else FULL
+    workers = args.workers or os.cpu_count() or 1
+    columns = (
+        TextColumn("{task.description:<40}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
+        task = bar.add_task("drawing splits of the data", total=1.0)
+
+        def show(done: Done) -> None:
+            name = NAMES[done.job.name.partition(" ")[0]]
+            bar.update(task, completed=done.done, description=f"done: {name}")
+
+        return audit(size, workers, show)
+
+
+def _plain(report: Json) -> Json:
+    """Leave the pictures out: they are in the page."""
+    if "dlg" not in report:
+        return report
+    return {**report, "dlg": [{k: v for k, v in one.items() if k != "picture"} for one in report["dlg"]]}
+
+
+def _print(console: Console, report: Json, out: Path) -> None:
+    if "sia" in report:
+        table = Table(title="source inference: how often the guess names the right silo")
+        for name in ("mode", "best round", "99.9% interval", "last round", "records"):
+            table.add_column(name, justify="left" if name == "mode" else "right")
+        for mode, score in report["sia"].items():
+            interval = f"{score['low']:.1%} to {score['high']:.1%}"
+            last = f"{score['last']['accuracy']:.1%}"
+            table.add_row(mode, f"{score['accuracy']:.1%}", interval, last, f"{score['targets']:,}")
+        console.print(table)
+    for one in report["real"]:
+        _print_judged(console, one)
+    console.print(f"[bold]{report['verdict']['text']}[/bold]", soft_wrap=True)
+    for finding in report["verdict"]["findings"]:
+        console.print(f"- {finding}", soft_wrap=True)
+    console.print(f"the page: {out}", soft_wrap=True)
+
+
+def _print_judged(console: Console, one: Json) -> None:
+    title = f"from captures: {one['granularity']}, level {one['level']}, {one['silos']} silos, {one['hops']} hops"
+    console.print(title, soft_wrap=True)
+    names = {
+        "captured": "what the aggregator captured",
+        "unprotected": "the unprotected updates",
+        "all_but_one": "with all hops but one",
+        "all_collude": "with every hop",
+    }
+    for key, name in names.items():
+        if one[key]:
+            console.print(f"  {name:<30} {_score(one[key]['last'])}", soft_wrap=True)
+
+
+def _score(score: Json) -> str:
+    return f"{score['accuracy']:.1%} ({score['low']:.1%} to {score['high']:.1%}), {score['targets']} records"
+
+
+def replay_command(args: argparse.Namespace) -> int:
+    """Attack a capture, and print what came of it."""
+    scene = Scene(args.federation) if args.federation else scene_of(args.capture)
+    found = replay(args.capture, scene)
+    if args.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return 0
+    out = sys.stdout.write
+    out(f"{found['node']} held, in each of {found['rounds']} rounds: {found['held']}\n")
+    for name, one in found["attacks"].items():
+        for which, score in (("best round", one), ("last round", one["last"]), ("all rounds", one["together"])):
+            out(f"{name}, {which}: {_score(score)}\n")
+    beaten = ", ".join(found["beats_random"])
+    out(f"a random guess among {found['silos']} silos: {found['random']:.1%}; ")
+    out(f"beaten by {beaten}\n" if beaten else "not beaten\n")
+    return 0

@@ -1,0 +1,85 @@
+"""The command reproduce: list the paper's tables and figures, run them, and write what came of it."""
+
+import argparse
+import json
+import sys
+
+import rich.table
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from silomix.attacks.reproduce import REGISTRY, ReproduceError, Run, find, listing, run
+from silomix.attacks.reproduction import record, shown
+from silomix.models.experiment import FULL, QUICK, RUNS
+from silomix.runtime.local import interrupt_on_sigterm
+
+
+def reproduce_command(args: argparse.Namespace) -> int:
+    """List, or run what was asked for."""
+    if args.list:
+        return _list(as_json=args.json)
+    if args.all == bool(args.id):
+        raise ReproduceError("name what to repeat, or give --all; `silomix reproduce --list` names everything")
+    interrupt_on_sigterm()
+    chosen = [one for one in REGISTRY if one.state == RUNS] if args.all else [find(name) for name in args.id]
+    scale = QUICK if args.quick else FULL
+    console = Console(stderr=args.json)
+    done: list[Run] = []
+    columns = (
+        TextColumn("{task.description:<28.28}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=3600) as bar:
+        for one in chosen:
+            task = bar.add_task(one.id, total=None)
+
+            def show(points: int, total: int, what: str, task=task) -> None:  # type: ignore[no-untyped-def]
+                bar.update(task, completed=points, total=total or None)
+
+            data = args.data if not args.all or args.data in one.data else "digits"
+            done.append(run(one, scale, data=data, fresh=args.fresh, show=show))
+            bar.update(task, completed=1, total=1)
+            if args.out:
+                record(args.out, done[-1])
+            if not args.json:
+                _print(console, done[-1])
+    if args.json:
+        sys.stdout.write(json.dumps([one.json() for one in done]) + "\n")
+    return 0
+
+
+def _list(*, as_json: bool) -> int:
+    rows = listing()
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return 0
+    table = rich.table.Table()
+    table.add_column("id", no_wrap=True)
+    for name in ("state", "in the paper", "also on"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(row["id"], row["state"], row["paper"], row["data"])
+    console = Console()
+    console.print(table)
+    ready = sum(row["state"] == RUNS for row in rows)
+    console.print(f"{ready} of {len(rows)} run here; {len(rows) - ready} do not, each with the reason.", soft_wrap=True)
+    return 0
+
+
+def _print(console: Console, done: Run) -> None:
+    console.print(f"\n[bold]{done.experiment.id}[/bold]: {done.experiment.title}, {done.experiment.paper}")
+    for table in done.result.tables:
+        shape = rich.table.Table(title=table.title)
+        for i, name in enumerate(table.columns):
+            shape.add_column(name, justify="right" if i else "left")
+        for row in table.rows:
+            shape.add_row(*(shown(cell) for cell in row))
+        console.print(shape)
+    for note in done.result.notes:
+        console.print(note, soft_wrap=True)
+    before = f", {done.from_before} point(s) from an earlier run" if done.from_before else ""
+    console.print(f"{done.date}, {done.machine}; {done.seconds:.0f} s{before}", soft_wrap=True)

@@ -1,0 +1,164 @@
+"""Hops that collude: what hop 1's capture gives away to whoever also has round keys.
+
+A hop is to delete its round keys when a round is over; one that colludes keeps them. `Colluding` runs a federation
+whose hops and aggregator do, and `opened` puts hop 1's capture and the keys together: every body, with the masks of the
+colluding nodes taken off. If these are all nodes, that is every silo's update; if one hop kept quiet, it is noise. At
+level trusted there are no masks, and hop 1's capture is enough.
+"""
+
+import asyncio
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from silomix.attacks.captured import CAPTURE, Scene
+from silomix.attacks.sia import AttackError
+from silomix.attacks.views import View, checked
+from silomix.runtime.capture import Direction, read
+from silomix.runtime.config import NodeConfig, Role, load_node
+from silomix.runtime.core import aggregator, residue, shuffler
+from silomix.runtime.core.masks import Secret, mask_stream, unseal
+from silomix.runtime.core.messages import Header, Manifest
+from silomix.runtime.core.rules import layout
+from silomix.runtime.local import InProcess, make_node
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.node import Node
+from silomix.runtime.nodes.shuffler import ShufflerNode
+from silomix.runtime.wire import read_header, read_manifest
+from silomix.v1 import body_pb2
+
+KEPT = "kept-keys.jsonl"
+"""Where a colluding node writes the keys that it should delete: one line {round, attempt, silo, key} each."""
+
+
+def _keep(config: NodeConfig, round_: int, attempt: int, silo: str, key: Secret) -> None:
+    line = {"round": round_, "attempt": attempt, "silo": silo, "key": key.value.hex()}
+    with (config.directory / KEPT).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+class ColludingShuffler(ShufflerNode):
+    """A hop that follows the protocol and keeps its round keys."""
+
+    async def perform(self, effect: shuffler.Effect) -> None:
+        """Keep a key that is made."""
+        if isinstance(effect, shuffler.Remember) and isinstance(effect.fact, shuffler.KeyMade):
+            _keep(self.config, effect.fact.round, 0, effect.fact.silo, effect.fact.private)
+        await super().perform(effect)
+
+
+class ColludingAggregator(AggregatorNode):
+    """An aggregator that follows the protocol and keeps its round keys."""
+
+    async def perform(self, effect: aggregator.Effect) -> None:
+        """Keep the key that an attempt is opened with."""
+        if isinstance(effect, aggregator.OpenAt):
+            _keep(self.config, effect.manifest.round, effect.manifest.attempt, "", effect.private)
+        await super().perform(effect)
+
+
+_COLLUDERS: dict[Role, type[Node]] = {Role.SHUFFLER: ColludingShuffler, Role.AGGREGATOR: ColludingAggregator}
+
+
+class Colluding(InProcess):
+    """A federation in this process whose hops and aggregator keep their keys, for the attack's positive control."""
+
+    def start(self, name: str) -> Node:
+        """Start a node that keeps its keys, or a silo as it is."""
+        config = load_node(self.directory / name)
+        kind = _COLLUDERS.get(config.role)
+        node = make_node(config) if kind is None else kind(config)
+        self.nodes[name] = node
+        self.tasks[name] = asyncio.create_task(node.run(), name=name)
+        return node
+
+
+@dataclass
+class _Body:
+    header: Header | None = None
+    chunks: list[body_pb2.Chunk] = field(default_factory=list)
+    whole: bool = False
+
+
+def opened(
+    scene: Scene, hops: Collection[str] | None = None, capture: Path | None = None
+) -> Iterator[tuple[int, View]]:
+    """Yield the rounds as hop 1, the aggregator and the named hops (by default all) can open them together."""
+    chain = scene.federation.chain
+    first = capture or scene.home / chain[0] / CAPTURE
+    if not first.exists():
+        raise AttackError(f"{first}: there is no capture of hop 1; start it with --capture")
+    colluders = [*(chain if hops is None else hops), scene.federation.aggregator.name]
+    keys = {name: _keys(scene.home / name) for name in colluders}
+    manifests, bodies = _bodies(first)
+    rounds: dict[int, dict[int, npt.NDArray[np.float32]]] = {}
+    used: dict[int, Manifest] = {}
+    for body in bodies:
+        if not body.whole or body.header is None or body.header.manifest not in manifests:
+            continue
+        manifest = manifests[body.header.manifest]
+        rounds.setdefault(manifest.round, {})[scene.numbers[body.header.silo]] = _open(body, manifest, keys)
+        used[manifest.round] = manifest
+    for number, rows in sorted(rounds.items()):
+        before, after = scene.models.get(number - 1), scene.models.get(number)
+        if before is not None and after is not None:
+            cohort = tuple(sorted(rows))
+            view = View(used[number].schema, cohort, before, mean=after)
+            yield number, checked(view, np.stack([rows[silo] for silo in cohort]))
+
+
+def _keys(directory: Path) -> dict[tuple[int, int, str], Secret]:
+    path = directory / "state" / KEPT
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(line["round"], line["attempt"], line["silo"]): Secret(bytes.fromhex(line["key"])) for line in lines}
+
+
+def _bodies(capture: Path) -> tuple[dict[bytes, Manifest], list[_Body]]:
+    manifests: dict[bytes, Manifest] = {}
+    streams: dict[tuple[float, int], _Body] = {}
+    for record in read(capture):
+        message: Any = record.message
+        if record.kind == "OpenRequest":
+            manifest = read_manifest(message.manifest)
+            manifests[manifest.digest] = manifest
+        elif record.kind.startswith("Frame.") and record.direction is Direction.RECEIVED:
+            body = streams.setdefault((record.header.started, record.stream), _Body())
+            if record.kind == "Frame.header":
+                body.header = read_header(message.header)
+            elif record.kind == "Frame.chunk":
+                body.chunks.append(message.chunk)
+            else:
+                body.whole = True
+    return manifests, list(streams.values())
+
+
+def _open(
+    body: _Body, manifest: Manifest, keys: dict[str, dict[tuple[int, int, str], Secret]]
+) -> npt.NDArray[np.float32]:
+    """Take off every mask whose key is there, and read what is left as an update."""
+    shape, plan, header = layout(manifest), manifest.plan, body.header
+    assert header is not None
+    total = residue.zeros(plan, shape.coordinates)
+    for chunk in body.chunks:
+        shape.add(total, chunk.index, list(chunk.planes))
+    for sealed in header.seeds:
+        layer = manifest.layer(sealed.recipient)
+        own = keys.get(sealed.recipient, {})
+        silo, attempt = (header.silo, 0) if layer else ("", manifest.attempt)
+        private = own.get((manifest.round, attempt, silo))
+        if private is not None:
+            context = manifest.context(layer)
+            stream = mask_stream(unseal(sealed.sealed, private, context), context, plan.moduli)
+            for i in range(shape.chunks):
+                stream.apply(total, i, shape.start(i), shape.length(i), -1)
+    values = residue.decode_sum(total[:, : manifest.schema.parameters], plan).astype(np.float64)
+    bounds = np.repeat(manifest.bounds, [t.size for t in manifest.schema.tensors])
+    opened_: npt.NDArray[np.float32] = (values / plan.v * bounds).astype(np.float32)
+    return opened_

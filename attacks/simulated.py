@@ -1,0 +1,223 @@
+"""What an adversary would hold of a round, made of the silos' trained models with the core's own code.
+
+The shuffles are those that hops do in the literal modes, the residues and masks those that travel.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from silomix.attacks.views import Mode, View, checked
+from silomix.models.task import Tensors
+from silomix.runtime.core import residue
+from silomix.runtime.core.baseline import Baseline
+from silomix.runtime.core.codec import CHUNK_PARAMETERS, Codec, Schema
+from silomix.runtime.core.federation import Granularity
+from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Secret, mask_stream
+from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.plan import Encoding, Level, Plan, plan
+
+HOPS = 3
+"""Hops of the chain: the demo's."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A round seen from above: what every silo trained. Views are made of it; no adversary has it."""
+
+    schema: Schema
+    cohort: tuple[int, ...]
+    before: Tensors
+    trained: tuple[Tensors, ...]
+    precision: int = 4
+    bound: float = 1.0
+    roster: int = 0
+    """Silos on the roster, which the plan has room for; 0 for the cohort."""
+
+    @property
+    def updates(self) -> list[dict[str, npt.NDArray[np.float32]]]:
+        """What each silo's training changed."""
+        return [
+            {s.name: np.asarray(model[s.name] - self.before[s.name], np.float32) for s in self.schema.tensors}
+            for model in self.trained
+        ]
+
+    def plan(self, encoding: Encoding, level: Level) -> Plan:
+        """Return the numbers of a mode."""
+        return plan(max(self.roster, len(self.cohort)), self.precision, encoding, level)
+
+    def codec(self, numbers: Plan) -> Codec:
+        """Return what silos encode with."""
+        return Codec(self.schema, (self.bound,) * len(self.schema.tensors), numbers, CHUNK_PARAMETERS)
+
+    def empty(self) -> View:
+        """Return what everybody knows."""
+        return View(self.schema, self.cohort, self.before)
+
+
+def view_of(truth: Truth, mode: Mode, rng: np.random.Generator) -> View:
+    """Make the adversary's view of a round."""
+    return _MAKERS[mode](truth, rng)
+
+
+def _shuffled(granularity: Granularity) -> Callable[[Truth, np.random.Generator], View]:
+    """Make the bodies as a silo does, and permute them as a hop does."""
+
+    def make(truth: Truth, rng: np.random.Generator) -> View:
+        numbers = truth.plan(Encoding.COUNTS, Level.TRUSTED)
+        chunk = truth.schema.parameters  # one chunk: a permutation may not depend on how bodies are cut
+        mode = Baseline(granularity, truth.schema, numbers, chunk)
+        bounds = (truth.bound,) * len(truth.schema.tensors)
+        bodies = [[bytes(mode.encode(update, bounds))] for update in truth.updates]
+        rows = mode.shuffle(0, bodies, Secret.draw(rng.bytes))
+        return replace(truth.empty(), rows=np.stack([np.frombuffer(row[0], "<f4") for row in rows]), mixed=granularity)
+
+    return make
+
+
+def _residues(truth: Truth, codec: Codec) -> list[Residues]:
+    """Return each silo's residues, as its frozen body holds them."""
+    layout = codec.layout
+    bodies = []
+    for update in truth.updates:
+        chunks = [layout.unpack(i, planes).copy() for i, planes in enumerate(codec.encode(update))]
+        bodies.append(np.concatenate(chunks, axis=1))
+    return bodies
+
+
+def _moved(before: Tensors, mean: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
+    return {name: np.asarray(before[name] + mean[name], np.float32) for name in before}
+
+
+def _unary(truth: Truth, rng: np.random.Generator) -> View:
+    """Shuffled bits tell what their number tells, so the view is the numbers of ones. They are not reduced."""
+    numbers = truth.plan(Encoding.UNARY, Level.TRUSTED)
+    codec = truth.codec(numbers)
+    sums = np.sum([body.astype(np.int64) for body in _residues(truth, codec)], axis=0)
+    reduced: Residues = (sums % np.array(numbers.moduli)[:, None]).astype(codec.layout.buffer(0).dtype)
+    mean = codec.decode(reduced, len(truth.cohort)).tensors
+    return replace(truth.empty(), mean=_moved(truth.before, mean), residue_sums=sums)
+
+
+def _trusted(truth: Truth, rng: np.random.Generator) -> View:
+    codec = truth.codec(truth.plan(Encoding.COUNTS, Level.TRUSTED))
+    total = residue.zeros(codec.plan, codec.layout.coordinates)
+    for body in _residues(truth, codec):
+        residue.add(total, body, codec.plan)
+    return replace(truth.empty(), mean=_moved(truth.before, codec.decode(total, len(truth.cohort)).tensors))
+
+
+@dataclass
+class _Masked:
+    """A masked round: each silo's body as it travels, and the seeds behind it."""
+
+    codec: Codec
+    bodies: list[Residues]
+    seeds: list[dict[int, Secret]]
+    """By silo and layer: 0 is the aggregator's own, 1 and up are the hops'."""
+
+    @classmethod
+    def of(cls, truth: Truth, rng: np.random.Generator) -> "_Masked":
+        codec = truth.codec(truth.plan(Encoding.COUNTS, Level.SEMI_HONEST))
+        made = cls(codec, _residues(truth, codec), [])
+        for body in made.bodies:
+            made.seeds.append({layer: Secret.draw(rng.bytes) for layer in (AGGREGATOR, *range(1, HOPS + 1))})
+            for layer, seed in made.seeds[-1].items():
+                made.mask(body, layer, seed, 1)
+        return made
+
+    def mask(self, vector: Residues, layer: int, seed: Secret, sign: int) -> None:
+        """Put a layer on (1), or take it off (-1)."""
+        layout, numbers = self.codec.layout, self.codec.plan
+        context = MaskContext(
+            b"\0" * 32, 1, 1, layer, b"\0" * 32, self.codec.schema.digest, numbers.digest, self.codec.chunk_parameters
+        )
+        stream = mask_stream(seed, context, numbers.moduli)
+        for i in range(layout.chunks):
+            stream.apply(vector, i, layout.start(i), layout.length(i), sign)
+
+    def total(self, truth: Truth) -> View:
+        """Follow the sum through the chain: each hop takes off its own layer, the aggregator the last one."""
+        codec = self.codec
+        total = residue.zeros(codec.plan, codec.layout.coordinates)
+        for body in self.bodies:
+            residue.add(total, body, codec.plan)
+        for layer in (*range(1, HOPS + 1), AGGREGATOR):
+            for seeds in self.seeds:
+                self.mask(total, layer, seeds[layer], -1)
+        return replace(truth.empty(), mean=_moved(truth.before, codec.decode(total, len(truth.cohort)).tensors))
+
+    def opened(self, silo: int, layers: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return a silo's body as whoever has the seeds of some layers reads it: noise, unless these are all."""
+        body = self.bodies[silo].copy()
+        for layer in layers:
+            self.mask(body, layer, self.seeds[silo][layer], -1)
+        values = residue.decode_sum(body, self.codec.plan).astype(np.float64)
+        bounds = np.repeat(self.codec.bounds, [s.size for s in self.codec.schema.tensors])
+        opened: npt.NDArray[np.float32] = (values / self.codec.plan.v * bounds).astype(np.float32)
+        return opened
+
+
+def _semi_honest(truth: Truth, rng: np.random.Generator) -> View:
+    return _Masked.of(truth, rng).total(truth)
+
+
+def _colluding(hops: Sequence[int]) -> Callable[[Truth, np.random.Generator], View]:
+    """Hop 1 hands over the bodies, these hops their seeds; the aggregator adds its own, and the sum that it holds."""
+
+    def make(truth: Truth, rng: np.random.Generator) -> View:
+        masked = _Masked.of(truth, rng)
+        rows = [masked.opened(i, (AGGREGATOR, *hops)) for i in range(len(truth.cohort))]
+        return checked(masked.total(truth), np.stack(rows))
+
+    return make
+
+
+def _opened_one_by_one(level: Level) -> Callable[[Truth, np.random.Generator], View]:
+    """Each silo's integers for themselves: what hop 1 reads at level trusted, and what a sum over one silo is."""
+
+    def make(truth: Truth, rng: np.random.Generator) -> View:
+        codec = truth.codec(truth.plan(Encoding.COUNTS, level))
+        means = [codec.decode(body, 1).tensors for body in _residues(truth, codec)]
+        rows = [np.concatenate([mean[s.name].reshape(-1) for s in truth.schema.tensors]) for mean in means]
+        return replace(truth.empty(), rows=np.stack(rows).astype(np.float32))
+
+    return make
+
+
+_MAKERS: dict[Mode, Callable[[Truth, np.random.Generator], View]] = {
+    Mode.NONE: _shuffled(Granularity.NONE),
+    Mode.MODEL: _shuffled(Granularity.MODEL),
+    Mode.LAYER: _shuffled(Granularity.LAYER),
+    Mode.PARAMETER: _shuffled(Granularity.PARAMETER),
+    Mode.UNARY: _unary,
+    Mode.TRUSTED: _trusted,
+    Mode.SEMI_HONEST: _semi_honest,
+    Mode.ALL_COLLUDE: _colluding(range(1, HOPS + 1)),
+    Mode.ALL_BUT_ONE: _colluding(range(1, HOPS)),  # the last hop keeps quiet
+    Mode.TRUSTED_HOP_1: _opened_one_by_one(Level.TRUSTED),
+    Mode.COHORT_OF_ONE: _opened_one_by_one(Level.SEMI_HONEST),
+}
+
+
+def group_means(
+    truth: Truth, size: int, rng: np.random.Generator
+) -> tuple[list[tuple[int, ...]], list[dict[str, npt.NDArray[np.float32]]]]:
+    """Partition the cohort at random into groups of at least a size, and return each group with the mean of its models.
+
+    The groups are in random order: to whoever is not told the members, that is all there is.
+    """
+    order = rng.permutation(len(truth.cohort))
+    parts = np.array_split(order, max(1, len(order) // size))
+    members = [tuple(truth.cohort[i] for i in sorted(part)) for part in parts]
+    means = [
+        {
+            s.name: np.mean([truth.trained[i][s.name] for i in part], axis=0).astype(np.float32)
+            for s in truth.schema.tensors
+        }
+        for part in parts
+    ]
+    return members, means
