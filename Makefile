@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-full bench lint proto clean
+.PHONY: demo test test-full system bench lint proto grafana clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,11 +14,21 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)            ## the main job, on this machine
 	$(BIN)/silomix demo
 
-test: lint                ## lint, types, then every test but the slow ones
+test: lint system         ## lint, types, then every test but the slow ones
 	$(BIN)/pytest -m 'not full'
 
-test-full: lint           ## the slow ones too
+test-full: lint system    ## the slow ones too
 	$(BIN)/pytest
+
+# Tests that need a program which is not here are skipped and say so; with CI=true they fail.
+SYSTEM := mosquitto:mosquitto promtool:prometheus nft:nftables ip:iproute2 tc:iproute2
+system:                   ## the programs that some tests need, if we may install them
+	@missing=; for pair in $(SYSTEM); do \
+		PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair#*:}"; done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing$$missing"; export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends $$missing; } >/dev/null || \
+		echo "could not install$$missing: the tests that need them are skipped"; fi
 
 bench: $(STAMP)           ## the codec against memcpy, in one run
 	$(BIN)/silomix bench codec
@@ -32,6 +42,10 @@ lint: $(STAMP)            ## ruff, mypy --strict, buf
 proto: $(STAMP)           ## write the generated code beside the .proto files
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/silomix/v1/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto proto/silomix/v1/services.proto
+
+grafana: $(STAMP)         ## write the dashboard's JSON from runtime/panels.py
+	$(BIN)/python -m silomix.runtime.grafana > deploy/grafana/dashboards/silomix.json.new
+	mv deploy/grafana/dashboards/silomix.json.new deploy/grafana/dashboards/silomix.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,6 +15,7 @@ from silomix.attacks.captured import Scene, scene_of
 from silomix.attacks.jobs import Json, judged
 from silomix.attacks.replay import replay
 from silomix.attacks.report import page
+from silomix.attacks.sia import AttackError
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.local import interrupt_on_sigterm
 
@@ -32,8 +33,8 @@ def audit_command(args: argparse.Namespace) -> int:
     """Run an audit, write its page, and print the verdict."""
     interrupt_on_sigterm()
     console = Console(stderr=args.json)
+    _check(args)
     report = audit_captures([judged(home) for home in args.federation]) if args.federation else _run(args)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(args.out, page(report).encode())
     args.out.chmod(0o644)  # a report is for others
     if args.json:
@@ -41,6 +42,18 @@ def audit_command(args: argparse.Namespace) -> int:
     else:
         _print(console, report, args.out)
     return 0 if report["verdict"]["protected"] else 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Find out now what would otherwise be found out after minutes."""
+    if args.workers < 0:
+        raise AttackError(f"--workers {args.workers}: give 1 or more, or nothing for one for each core")
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AttackError(f"--out {args.out}: its directory cannot be made: {error.strerror}") from None
+    if args.out.is_dir() or not os.access(args.out.parent, os.W_OK):
+        raise AttackError(f"--out {args.out}: it cannot be written; name a file in a directory that is yours")
 
 
 def _run(args: argparse.Namespace) -> Json:

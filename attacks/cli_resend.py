@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from silomix.attacks.resend import Outcome, run
-from silomix.runtime.config import ConfigError, NodeConfig, load_node
 from silomix.runtime.core.errors import UserError
+
+if TYPE_CHECKING:  # the rest is loaded when the command runs: `silomix plan` starts without a compiler
+    from silomix.attacks.resend import Outcome
+    from silomix.runtime.config import NodeConfig
 
 EXIT_FINDING = 1
 EPILOG = """\
@@ -54,12 +56,14 @@ def add(kinds: Any, json_flag: Callable[[argparse.ArgumentParser], None]) -> Non
 
 
 def _resend(args: argparse.Namespace) -> int:
+    from silomix.attacks.resend import run
+
     members = _members(args.federation)
     addresses = dict.fromkeys(members, args.to) if args.to else {}
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("replaying", total=None)
 
-        def told(outcome: Outcome) -> None:
+        def told(outcome: "Outcome") -> None:
             bar.update(task, advance=1, description=f"{outcome.method} at {outcome.target}: {outcome.variant}")
 
         outcomes = run(args.capture, members, addresses, args.calls, told)
@@ -74,7 +78,9 @@ def _resend(args: argparse.Namespace) -> int:
     return EXIT_FINDING if counts["accepted"] else 0
 
 
-def _members(directory: Path) -> dict[str, NodeConfig]:
+def _members(directory: Path) -> "dict[str, NodeConfig]":
+    from silomix.runtime.config import ConfigError, load_node
+
     members = {}
     for file in sorted(directory.glob("*/node.toml")):
         try:
@@ -87,7 +93,7 @@ def _members(directory: Path) -> dict[str, NodeConfig]:
     return members
 
 
-def _show(outcomes: list[Outcome], counts: Counter[str]) -> None:
+def _show(outcomes: "list[Outcome]", counts: Counter[str]) -> None:
     table = Table(title="replays")
     for column in ("call", "at", "of", "in the name of", "how", "result", "reason"):
         table.add_column(column)

@@ -8,6 +8,7 @@ level trusted there are no masks, and hop 1's capture is enough.
 
 import asyncio
 import json
+import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.wire import read_header, read_manifest
 from silomix.v1 import body_pb2
 
+STOP_S = 10.0
+"""Time that the nodes have to end when they are interrupted."""
 KEPT = "kept-keys.jsonl"
 """Where a colluding node writes the keys that it should delete: one line {round, attempt, silo, key} each."""
 
@@ -76,6 +79,44 @@ class Colluding(InProcess):
         self.nodes[name] = node
         self.tasks[name] = asyncio.create_task(node.run(), name=name)
         return node
+
+
+def run_colluding(home: Path) -> None:
+    """Run a federation of colluding nodes to its end.
+
+    It runs in a thread of its own: in the main one, nodes take the process's signals for themselves, and an interrupt
+    would end one of them and leave the others waiting for it.
+    """
+    ended: list[BaseException] = []
+    over = threading.Event()
+    loop = asyncio.new_event_loop()
+
+    async def finish() -> None:
+        async with Colluding(home) as running:
+            await running.finished()
+
+    task = loop.create_task(finish())
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(task)
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            over.set()
+
+    threading.Thread(target=work, name="federation", daemon=True).start()
+    try:
+        while not over.wait(0.2):
+            pass
+    except BaseException:
+        loop.call_soon_threadsafe(task.cancel)
+        over.wait(STOP_S)
+        raise
+    if ended:
+        raise ended[0]
 
 
 @dataclass

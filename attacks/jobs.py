@@ -1,6 +1,5 @@
 """The pieces of an audit: functions of plain values that return plain JSON, so that they can run in any process."""
 
-import asyncio
 import json
 import os
 import tempfile
@@ -16,7 +15,7 @@ import torch
 from silomix.attacks import dlg
 from silomix.attacks.campaign import DISAGGREGATED, Campaign, Siege, run
 from silomix.attacks.captured import Scene
-from silomix.attacks.collusion import Colluding, opened
+from silomix.attacks.collusion import opened, run_colluding
 from silomix.attacks.distinguish import play
 from silomix.attacks.pictures import strip
 from silomix.attacks.sia import Attack, Outcome, Score
@@ -131,12 +130,7 @@ def real(granularity: str, level: str, seed: int, rounds: int, silos: int = 10, 
     with tempfile.TemporaryDirectory(prefix="silomix-audit-") as place, quiet():
         home = Path(place) / "federation"
         create(home, silos, hops, policy=policy, name="audit", settings={**settings, Role.SILO: {"keep_updates": True}})
-
-        async def finish() -> None:
-            async with Colluding(home) as running:
-                await running.finished()
-
-        asyncio.run(finish())
+        run_colluding(home)
         return judged(home)
 
 

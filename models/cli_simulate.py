@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -61,6 +61,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--server-lr", type=float, metavar="LR", help="rate of the server's step (default: 1.0)")
     given("--clip-norm", type=float, metavar="C", help="largest norm of a silo's update (default: no limit)")
     given("--noise-multiplier", type=float, metavar="Z", help="noise in the sum, in units of C (default: none)")
+    given("--delta", type=float, default=1e-5, help="at which the epsilon of noise is told (default: %(default)s)")
     given("--seed", type=int, default=0, help="of masks, noise, groups and draws (default: %(default)s)")
     given("--vanilla", action="store_true", help="the mean of the floats, without encoding: to compare with")
     given("--no-masks", action="store_true", help="spare the masks, which cancel: the same models, a little sooner")
@@ -75,11 +76,16 @@ def _simulate(args: argparse.Namespace) -> int:
     from silomix.models.record import Record
     from silomix.models.simulate import simulate
     from silomix.models.task import load_task
+    from silomix.runtime.config import ConfigError
     from silomix.runtime.local import interrupt_on_sigterm
 
     federation, policy, silos = _asked(args)
     settings = {f.name: getattr(policy, f.name) for f in fields(policy)}
     settings |= {"task_options": dict(policy.task_options), "silos": silos, "seed": args.seed, "vanilla": args.vanilla}
+    if args.workers is not None and args.workers < 1:
+        raise ConfigError(Path("--workers"), "", f"found {args.workers}; give 1 or more")
+    if not 0 < args.delta < 1:
+        raise ConfigError(Path("--delta"), "", f"found {args.delta}; give a number between 0 and 1")
     workers = args.workers or min(len(os.sched_getaffinity(0)), silos)
     task = load_task(policy.task, policy.task_options)  # before anything is written
     schema, optimiser = task.schema(), policy.optimiser
@@ -106,7 +112,7 @@ def _simulate(args: argparse.Namespace) -> int:
                 if board is not None:
                     board(line)
                 show.update(0, completed=done.round, description=_now(line))
-    _report(args, record, silos, workers)
+    _report(args, record, silos, workers, _spent(args, record, policy, schema.parameters))
     return 0
 
 
@@ -198,7 +204,22 @@ def _board(directory: Path, record: "Record", stack: ExitStack) -> Callable[[dic
     return write
 
 
-def _report(args: argparse.Namespace, record: "Record", silos: int, workers: int) -> None:
+def _spent(args: argparse.Namespace, record: "Record", policy: "Policy", parameters: int) -> dict[str, float]:
+    """Return the epsilons: of a silo as a whole, by the noise in the sums, and of a record, by a task with DP-SGD."""
+    from silomix.runtime.noise_account import spent
+
+    found: dict[str, float] = {}
+    if policy.noise.variance and not args.vanilla:
+        found["silo_epsilon"] = spent(policy, parameters, record.done, args.delta)
+    records = [own["epsilon"] for own in record.lines[-1]["training"] if own.get("epsilon") is not None]
+    if records:
+        found["record_epsilon"] = max(records)
+    return found
+
+
+def _report(
+    args: argparse.Namespace, record: "Record", silos: int, workers: int, epsilons: Mapping[str, float]
+) -> None:
     """Say what came of it."""
     from silomix.models.record import BEST, LAST, PLOT, ROUNDS
 
@@ -216,6 +237,7 @@ def _report(args: argparse.Namespace, record: "Record", silos: int, workers: int
         "best_round": best,
         "training_share": round(share, 4),
         "workers": workers,
+        **epsilons,
     }
     if args.json:
         sys.stdout.write(json.dumps(summary) + "\n")
@@ -226,5 +248,7 @@ def _report(args: argparse.Namespace, record: "Record", silos: int, workers: int
         last = measured.get(record.done)
         shown = "" if last is None else f"accuracy {last:.3f}; "
         out(f"{shown}the best was {measured[best]:.3f} after round {best}\n")
+    for name, value in epsilons.items():
+        out(f"{name.replace('_', ' ')} spent: {value:.3g}\n")
     kept = [ROUNDS, LAST, *([BEST, PLOT] if best is not None else [])]
     out(f"{args.out}: {', '.join(kept)}\n")

@@ -105,7 +105,12 @@ class Silos:
         """Measure a model: a torch task's in parts, one for each worker, with the same result."""
         parts = len(self._workers)
         if not parts or not _in_parts(self.judge):
-            return dict(self.judge.evaluate(model))
+            try:
+                return dict(self.judge.evaluate(model))
+            except (UserError, Fault):
+                raise
+            except Exception as error:  # the user's own code
+                raise SimulationError(f"the model cannot be evaluated: {type(error).__name__}: {error}") from error
         from torch import from_numpy
 
         from silomix.models.torch_task import AT_ONCE
@@ -241,7 +246,11 @@ def _serve(line: Connection, path: str, options: dict[str, Option]) -> None:
             answer: Any = bench.do(job)
         except SimulationError as error:
             answer = str(error)
+        except Exception as error:
+            answer = f"silo {job.silo}: {type(error).__name__}: {error}"
         try:
             line.send(answer)
         except OSError:
             return
+        except Exception as error:  # a task may put anything into its metrics
+            line.send(f"silo {job.silo}: what came of it cannot be sent to another process: {error}")

@@ -2,10 +2,47 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from silomix.runtime import cli_render
+
 Commands = Any  # argparse keeps the type of its subparsers to itself
+
+DASHBOARD_EPILOG = """\
+The panels and queries are those of the Grafana dashboard in deploy/grafana.
+
+examples:
+  silomix dashboard --out federation.png
+  silomix dashboard --out federation.svg --prometheus http://monitor.example.org:9090 --job hospitals --last 6h
+  silomix dashboard --json | jq '.panels[] | {title, series: [.series[].name]}'
+"""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     """Add the commands to the parser. What they need is imported when they run: `silomix --help` has no torch."""
+    cli_render.add(commands, json_flag)
+
+    cmd = commands.add_parser(
+        "dashboard",
+        help="draw the federation's dashboard as a picture, from a Prometheus",
+        description="Ask a Prometheus what the Grafana dashboard asks, and draw the answers: no Grafana is needed.",
+        epilog=DASHBOARD_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cmd.add_argument("--out", type=Path, metavar="FILE", help="picture to write: .png, .svg or .pdf")
+    cmd.add_argument(
+        "--prometheus", default="http://127.0.0.1:9090", metavar="URL", help="its address (default: %(default)s)"
+    )
+    cmd.add_argument("--job", help="scrape job of the federation (default: the only one that is there)")
+    cmd.add_argument("--last", default="1h", metavar="TIME", help="how far back: 30m, 6h, 2d (default: %(default)s)")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_dashboard, fail=cmd.error)
+
+
+def _dashboard(args: argparse.Namespace) -> int:
+    from silomix.runtime.dashboard import duration, show
+
+    if args.out is None and not args.json:
+        args.fail("give --out with the picture's name, or --json")
+    return show(args.out, args.prometheus, args.job, duration(args.last), as_json=args.json)

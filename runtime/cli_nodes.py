@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from silomix.models.cli_data import add_export
-from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.plan import Encoding, Level
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
+GRANULARITIES = ("none", "model", "layer", "parameter", "unary", "sum")
+"""The words of `Granularity`, which would load the kernels' compiler for every command and every probe."""
 
 INIT_EPILOG = """\
 Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
@@ -65,8 +66,8 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     )
     cmd.add_argument(
         "--granularity",
-        choices=[str(granularity) for granularity in Granularity],
-        default=str(Granularity.SUM),
+        choices=GRANULARITIES,
+        default="sum",
         help="what leaves the chain; all but sum are the paper's baselines, for --level trusted (default: %(default)s)",
     )
     cmd.add_argument("--weight-levels", type=int, default=1, metavar="W", help="1: plain mean (default: %(default)s)")
@@ -112,7 +113,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 def _init(args: argparse.Namespace) -> int:
     from silomix.runtime.config import ConfigError, Role
-    from silomix.runtime.core.federation import Policy
+    from silomix.runtime.core.federation import Granularity, Policy
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:

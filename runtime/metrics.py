@@ -10,7 +10,7 @@ silo's owner asks for them, and then only on the silo's own port.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from threading import Thread
@@ -37,6 +37,8 @@ Phase = Literal["prepare", "collect", "release", "apply", "train", "encode", "su
 """What a node is busy with in a round."""
 Outcome = Literal["applied", "aborted", "abandoned"]
 """How an attempt ended: with a new model, for another attempt, or with the round given up."""
+EventOutcome = Literal["published", "dropped", "ignored"]
+"""What became of an event: told to the broker, given up for want of one, or heard and not understood."""
 HopState = Literal["ready", "open", "unreachable"]
 """How a hop looks from here; the words of HopStatus.state."""
 
@@ -73,6 +75,7 @@ class Metrics:
         """Training figures exist only on request, since whoever reads them can attack the silo."""
         self.role = Role(role)
         self.registry = registry = CollectorRegistry()
+        self._number = 0
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"silomix_{name}", text, labels, registry=registry)
@@ -90,20 +93,31 @@ class Metrics:
 
         total = counter("bytes_total", "Serialised messages that crossed the wire.", "direction", "peer_role")
         self._bytes = {(d, r.value): total.labels(d, r.value) for d in get_args(Direction) for r in Role}
-        self._body_bits = gauge(
-            "bits_per_parameter",
-            "Bits of the last body per model parameter, framing included.",
+        # Prometheus' base unit is the byte: eight times either of these is the paper's bits per parameter.
+        self._body_bytes = gauge(
+            "bytes_per_parameter",
+            "Bytes of the last body per model parameter, framing included.",
             "direction",
             "encoding",
         )
-        self._plan_bits = gauge("plan_bits_per_parameter", "Bits per model parameter that the plan calls for.")
+        self._plan_bytes = gauge("plan_bytes_per_parameter", "Bytes per model parameter that the plan calls for.")
+        self._parameters = gauge("model_parameters", "Parameters of the model in the last body; 0 before the first.")
 
         self._phase = histogram("round_phase_seconds", "Time that each phase of a round took.", "phase")
         self._round_seconds = histogram("round_seconds", "Time from a round's first announcement to its end.")
         self._round = gauge("round", "Round that is under way, or the last one; 0 before the first.")
+        self._round_start = gauge(
+            "round_start_timestamp_seconds", "When this node first heard of that round, in Unix time; NaN before."
+        )
+        self._round_start.set(math.nan)
         self._attempt = gauge("attempt", "Attempt at that round; 0 before the first.")
         self._cohort = gauge("cohort_size", "Silos in the last cohort; 0 before the first.")
         self._minimum = gauge("minimum_cohort", "Silos that a sum holds at least, by this node's policy.")
+        self._invited = gauge("invited_silos", "Silos that a round invites, by this node's policy.")
+        self._rounds = gauge("policy_rounds", "Rounds until the federation is done, by this node's policy.")
+        self._attempt_limit = gauge(
+            "attempt_limit_seconds", "Longest time that an attempt can take, by this node's policy."
+        )
         attempts = counter("attempts_total", "Attempts that ended, by how they did.", "outcome")
         self._attempts = {o: attempts.labels(o) for o in get_args(Outcome)}
 
@@ -118,6 +132,13 @@ class Metrics:
             "When this node's certificate expires, in Unix time; NaN without one.",
         )
         self._expiry.set(math.nan)  # 0 would read as long expired
+
+        events = counter("events_total", "Events for the MQTT broker, and of it, by what became of them.", "outcome")
+        self._events = {o: events.labels(o) for o in get_args(EventOutcome)}
+        self._broker = gauge("broker_connected", "1 with a line to the MQTT broker, 0 without; NaN if none is wanted.")
+        self._broker.set(math.nan)
+        self.on_rejected: Callable[[Reason], None] | None = None
+        """Who else hears of refusals: every one of them passes here."""
 
         self._present: Gauge | None = None
         self._accuracy: Gauge | None = None
@@ -150,18 +171,26 @@ class Metrics:
         """Tell what the last body cost: its bytes with all framing, over the model's parameters."""
         if direction not in get_args(Direction):
             raise ValueError(f"no such direction: {direction!r}")
-        self._body_bits.labels(direction, encoding).set(8 * size / parameters)
+        self._body_bytes.labels(direction, encoding).set(size / parameters)
+        self._parameters.set(parameters)
 
     def plan(self, bits_per_parameter: float) -> None:
         """Tell what a body should cost by the plan, to hold the measured figure against."""
-        self._plan_bits.set(bits_per_parameter)
+        self._plan_bytes.set(bits_per_parameter / 8)
 
     # --- rounds ---
 
     def attempt(self, number: int, attempt: int) -> None:
         """Tell which attempt at which round is under way."""
+        if number != self._number:
+            self._number = number
+            self._round_start.set(time.time())
         self._round.set(number)
         self._attempt.set(attempt)
+
+    def finished(self) -> None:
+        """Tell that no round is under way any more: nobody need wait for the next."""
+        self._round_start.set(math.nan)
 
     def ended(self, outcome: Outcome) -> None:
         """Count an attempt that is over: retries that grow show a sick chain before rounds fail."""
@@ -192,11 +221,27 @@ class Metrics:
         """Tell the policy's minimum, so that an alert can compare the cohort with it."""
         self._minimum.set(size)
 
+    def policy(self, invited: int, rounds: int, attempt_limit_s: float) -> None:
+        """Tell what else an alert needs of the policy: whom a round waits for, how many there are, and for how long."""
+        self._invited.set(invited)
+        self._rounds.set(rounds)
+        self._attempt_limit.set(attempt_limit_s)
+
     # --- health ---
 
     def rejected(self, reason: Reason) -> None:
         """Count a refusal under the word that also went into the log and the gRPC status."""
         self._rejections[reason].inc()
+        if self.on_rejected is not None:
+            self.on_rejected(reason)
+
+    def event(self, outcome: EventOutcome) -> None:
+        """Count an event: those that are dropped show a broker that is away too long."""
+        self._events[outcome].inc()
+
+    def broker(self, *, connected: bool) -> None:
+        """Tell whether the MQTT broker is there."""
+        self._broker.set(connected)
 
     def queue(self, queue: str, depth: int) -> None:
         """Tell how full a bounded queue is. The name is ours, never a peer's."""

@@ -419,6 +419,12 @@ class Aggregator:
         return self._give_up(now)
 
     def _give_up(self, now: float) -> list[Effect]:
+        if self.phase == "preparing":
+            silent = [hop for hop in self.chain if hop not in self._keys]
+            if self.manifest is not None:  # an attempt is opened from the last hop to the first: one is asked at a time
+                silent = [hop for hop in self.chain if hop not in self._opened][-1:]
+            for hop in silent:
+                self.trouble.setdefault(hop, "no answer while preparing")
         why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.phase}"
         abandoned = self.tried_here >= self.federation.policy.attempts
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]

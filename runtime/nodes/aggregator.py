@@ -27,6 +27,7 @@ from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, guarded, whole
 from silomix.runtime.nodes.passage import Partition, Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
+from silomix.runtime.noise_account import spent
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, has_attempt, refuse, shuffler_stub
 from silomix.runtime.wire import digest_field, read_round_key, write_manifest
 from silomix.v1 import services_pb2
@@ -34,6 +35,8 @@ from silomix.v1 import services_pb2
 CALL_S = 10.0
 """Time that a hop has to answer a small call."""
 PART_BYTES = 256 << 10
+DELTA = 1e-5
+"""At which the epsilon of noise in the sums is told."""
 FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
 
@@ -181,7 +184,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self._round_began = self.clock()
         self._lap()
         # A hop that was in trouble stays so until it answers.
-        self.hop_states = {hop: "unreachable" if hop in self.core.trouble else "ready" for hop in effect.chain}
+        self.hop_states = {}
+        for hop in effect.chain:
+            self._hop(hop, "unreachable" if hop in self.core.trouble else "ready")
         self.metrics.attempt(effect.round, effect.attempt)
         self.log = self.log.bind(round=effect.round, attempt=effect.attempt)
 
@@ -341,6 +346,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.data, self.tensors, self.moments = data, tensors, moments
                 await self._done(done)
                 self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
+                self._account(manifest)
                 self.events.applied(done)
             for effect in effects:
                 await self.perform(effect)
@@ -348,6 +354,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for old in set(self.models.glob("*.moments")) - {kept}:
                     old.unlink()
         self.woken.set()
+
+    def _account(self, manifest: Manifest) -> None:
+        """Say what the noise in the sums has left of the promise to a silo, if it is in every round."""
+        policy = self.federation.policy
+        if policy.noise.variance:
+            epsilon = spent(policy, manifest.schema.parameters, manifest.round, DELTA)
+            self.log.info(f"epsilon {epsilon:.3g} spent at delta {DELTA:g}, for each silo as a whole")
 
     async def _done(self, status: services_pb2.RoundStatus) -> None:
         """Add a round to the history, which outlives the process."""

@@ -1,6 +1,5 @@
 """Attacks on what nodes really recorded: captures, kept keys, verdict and replay."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from silomix.attacks.captured import Scene, scene_of
-from silomix.attacks.collusion import KEPT, Colluding, opened
+from silomix.attacks.collusion import KEPT, opened, run_colluding
 from silomix.attacks.jobs import judged, quiet
 from silomix.attacks.replay import replay
 from silomix.attacks.sia import AttackError
@@ -38,13 +37,8 @@ def federation(home: Path, **changes: Any) -> Path:
     policy = Policy(task_options=OPTIONS, **{"rounds": 2, "deadline_s": 60, **changes})
     seen = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}
     create(home, SILOS, 2, policy=policy, settings={**seen, Role.SILO: {"keep_updates": True}})
-
-    async def finish() -> None:
-        async with Colluding(home) as running:
-            await running.finished()
-
     with quiet():
-        asyncio.run(asyncio.wait_for(finish(), 60))
+        run_colluding(home)
     return home
 
 

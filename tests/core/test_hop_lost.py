@@ -4,7 +4,17 @@ import pytest
 from tests.core.federations import cohort, federation, headers
 from tests.core.test_aggregator import Node, model
 
-from silomix.runtime.core.aggregator import Applied, AskKeys, CohortIn, GiveUp, HeaderIn, HopLost, Remember, SumApplied
+from silomix.runtime.core.aggregator import (
+    Applied,
+    AskKeys,
+    CohortIn,
+    GiveUp,
+    HeaderIn,
+    HopLost,
+    Remember,
+    SumApplied,
+    Tick,
+)
 
 WHY = "it was started again, and has lost the attempt"
 
@@ -71,3 +81,18 @@ def test_a_sum_that_comes_after_all_is_applied_once() -> None:
     node.feed(SumApplied(m.digest, model(1), 4, 2.0))
     assert node.core.round == 2
     assert node.feed(HopLost("hop-1", m.digest, WHY, 3.0)) == []
+
+
+def test_a_hop_that_never_answers_is_named_when_the_time_is_up() -> None:
+    """Also if nobody has told the machine of a failed call: a hop that is cut off lets a call wait, not fail."""
+    node = Node()
+    node.start()
+    node.feed(node.keys("hop-1"))
+    (gave_up, *_) = node.feed(Tick(20.0))
+    assert gave_up == GiveUp(1, 1, "hop-2: no answer while preparing", abandoned=False)
+    node.feed(node.keys("hop-2"))
+    assert node.core.trouble == {}
+    node.feed(node.keys("hop-1"))
+    (gave_up, *_) = node.feed(Tick(60.0))
+    assert isinstance(gave_up, GiveUp)
+    assert gave_up.why == "hop-2: no answer while preparing"  # the last hop is asked first to open the attempt

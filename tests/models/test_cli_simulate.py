@@ -64,7 +64,9 @@ def test_a_run_goes_on_where_it_was_cut_off(tmp_path: Path, capsys: pytest.Captu
     assert one == two
     capsys.readouterr()
     assert simulate(tmp_path / "cut", "--rounds", "4", *policy, "--json") == 0  # done: it says so again
-    assert said(capsys)["rounds"] == 4
+    summary = said(capsys)
+    assert summary["rounds"] == 4
+    assert summary["silo_epsilon"] == pytest.approx(293.4, rel=0.001)  # zCDP of 4 / (2 * 0.1^2), at delta 1e-5
 
 
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:

@@ -265,6 +265,7 @@ def test_a_value_that_is_not_finite_is_found_without_encoding_too() -> None:
         run(policy, vanilla=True)
 
 
+@pytest.mark.full
 def test_evaluation_in_parts_is_the_same() -> None:
     """2,000 test records in lots of 1,024, each in a process of its own."""
     options: Mapping[str, str | int | float | bool] = {"silos": 3, "records": 300, "test_records": 2000}

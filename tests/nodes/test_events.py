@@ -1,13 +1,15 @@
 """Events without a broker: what is read of messages, what is kept while nobody listens, and the broker's settings."""
 
+import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.nodes.federations import make
+from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
 from silomix.runtime.config import ConfigError, Role, load_node
@@ -76,9 +78,12 @@ def test_a_stranger_or_another_topic_is_nothing(events: Events) -> None:
     assert events._read("silomix/local/presence/nobody", stranger) is None
 
 
-@given(
-    st.binary(max_size=200) | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(repr).map(str.encode)
+JSON = st.dictionaries(
+    st.sampled_from(["v", "node", "event", "boot"]), st.none() | st.integers(0, 2) | st.text(max_size=9)
 )
+
+
+@given(st.binary(max_size=99) | JSON.map(json.dumps).map(str.encode))
 def test_nothing_that_a_broker_sends_raises(events: Events, payload: bytes) -> None:
     events._read("silomix/local/round", payload)
 
@@ -106,6 +111,26 @@ def test_without_a_broker_nothing_is_kept(tmp_path: Path) -> None:
     events.refused(Reason.BAD_SIGNATURE)
     assert not events._waiting
     assert not events._refused
+
+
+def test_a_task_that_is_told_to_end_while_the_broker_answers_ends(events: Events) -> None:
+    """Python 3.11's wait_for returns an answer that comes with the cancellation, and forgets the cancellation."""
+
+    class Answers:
+        async def publish(self, *_: object, **__: object) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    async def go() -> None:
+        events.round("applied", 1, 1)
+        task = asyncio.create_task(events._send(cast("Any", Answers())))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait_for(asyncio.wait([task]), 5)
+        assert task.cancelled()
+
+    run(go())
+    events._waiting.clear()
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,44 @@
+"""What a round takes of each host, as a table or as JSON."""
+
+import json
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from silomix.runtime.capacity import MIB, Load, Needs, Place, needs
+from silomix.runtime.core.plan import Encoding, Level, plan
+
+
+def show(silos: int, hops: int, parameters: int, precision: int, rounds: int, *, as_json: bool) -> int:
+    """Work it out for the default policy and print it."""
+    bits = plan(silos, precision, Encoding.COUNTS, Level.SEMI_HONEST).packed_bits
+    load = Load(parameters, silos, hops, bits, rounds)
+    rows = {place: needs(place, load) for place in Place}
+    if as_json:
+        found_rows = {str(place): asdict(need) for place, need in rows.items()}
+        sys.stdout.write(json.dumps({"load": asdict(load), "places": found_rows}) + "\n")
+        return 0
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(f"{silos} silos, {hops} hops, {parameters:,} parameters at {bits} bits, {rounds} rounds")
+    console.print(_table(rows))
+    console.print("a silo's training comes on top; time and memory were measured on one machine")
+    return 0
+
+
+def _table(rows: dict[Place, Needs]) -> Table:
+    table = Table()
+    table.add_column("")
+    for name in ("MB in/round", "MB out/round", "CPU s/round", "memory MiB", "disk MB"):
+        table.add_column(name, justify="right")
+    for place, need in rows.items():
+        table.add_row(
+            str(place),
+            f"{need.received_bytes / 1e6:.1f}",
+            f"{need.sent_bytes / 1e6:.1f}",
+            f"{need.cpu_s:.2f}",
+            f"{need.memory_bytes / MIB:.0f}",
+            f"{need.disk_bytes / 1e6:.0f}",
+        )
+    return table

@@ -1,0 +1,169 @@
+"""A federation as kustomize files: a base with a directory for each node, and overlays for who runs what where.
+
+base/                   the namespace, what every pod may and may not, and the federation's public files
+base/NODE/              one node: its workload, its node.toml, and its keys, which are never committed
+overlays/all-in-one/    every node in one cluster
+overlays/NODE/          one node in its owner's own cluster: a silo there only dials out
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from silomix.runtime.config import FEDERATION_FILE, NODE_FILE, Role
+from silomix.runtime.enrol import ANCHOR_FILE, IDENTITY_FILE
+from silomix.runtime.render import KEY_FILES, Files, RenderError, Source, yaml_bytes
+from silomix.runtime.render_network import always
+from silomix.runtime.render_overlay import ALL_IN_ONE, MADE, Cluster, kustomization, overlay
+from silomix.runtime.render_workload import certificate, node_settings, service, stateful_set
+
+__all__ = ["Cluster", "keys", "overlay_name", "render"]
+
+MAX_NAME = 52
+"""A StatefulSet's pods carry its name and a hash in a label of at most 63 characters."""
+
+
+def render(source: Source, cluster: Cluster) -> Files:
+    """Make all files for one overlay, with what it needs of the base."""
+    nodes = _nodes(source, cluster)
+    _check_names(nodes, source)
+    if cluster.overlay == ALL_IN_ONE:
+        _check_addresses(source, cluster.namespace)
+        if cluster.proxy:
+            raise RenderError("--proxy: inside one cluster nodes dial each other; give it with --overlay and a role")
+    files = {Path("base") / path: data for path, data in _base(source, cluster).items()}
+    for name, role in nodes.items():
+        for path, data in _node(name, role, source, cluster).items():
+            files[Path("base") / name / path] = data
+    for path, data in overlay(nodes, source, cluster).items():
+        files[Path("overlays") / overlay_name(nodes, cluster) / path] = data
+    return files
+
+
+def keys(source: Source, cluster: Cluster) -> tuple[dict[Path, Path], list[Path]]:
+    """Find the keys that the base refers to: which are here to be copied, and which somebody has to bring."""
+    here: dict[Path, Path] = {}
+    missing: list[Path] = []
+    for name in _nodes(source, cluster):
+        for file in _key_files(cluster):
+            path, origin = Path("base") / name / file, source.home / name / file
+            if origin.is_file():
+                here[path] = origin
+            else:
+                missing.append(path)
+    return here, missing
+
+
+def overlay_name(nodes: Mapping[str, Role], cluster: Cluster) -> str:
+    """Name the overlay's directory: by the node that has the cluster to itself."""
+    return ALL_IN_ONE if cluster.overlay == ALL_IN_ONE else next(iter(nodes))
+
+
+def _nodes(source: Source, cluster: Cluster) -> dict[str, Role]:
+    """Choose the nodes that run in this cluster."""
+    if cluster.overlay == ALL_IN_ONE:
+        if cluster.node:
+            raise RenderError(f"--node {cluster.node}: all-in-one has every node; give --overlay with its role")
+        return source.nodes
+    role = Role(cluster.overlay)
+    names = [name for name, found in source.nodes.items() if found is role]
+    if not cluster.node:
+        owned = [name for name in names if source.here(name)]
+        if len(names) > 1 and len(owned) != 1:
+            raise RenderError(f"--overlay {role}: which one? give --node with one of {', '.join(names)}")
+        return {owned[0] if len(names) > 1 else names[0]: role}
+    if cluster.node not in names:
+        raise RenderError(f"--node {cluster.node}: no {role} has this name; there are {', '.join(names)}")
+    return {cluster.node: role}
+
+
+def _check_names(nodes: Mapping[str, Role], source: Source) -> None:
+    for name in nodes:
+        if len(name) > MAX_NAME or not name[0].isalpha():
+            raise RenderError(
+                f"{source.file}: {name}: Kubernetes needs a name of at most {MAX_NAME} characters that begins with a "
+                "letter; the owners would have to agree on another"
+            )
+
+
+def _check_addresses(source: Source, namespace: str) -> None:
+    """Inside one cluster nodes find each other as Services, so the roster must have those names."""
+    for name, role in source.nodes.items():
+        if role is Role.SILO:
+            continue
+        full = f"{name}.{namespace}.svc.cluster.local"
+        names = {full, full.removesuffix(".cluster.local"), f"{name}.{namespace}", name}
+        if source.host(name) not in names:
+            raise RenderError(
+                f"{source.file}: {name}: its address {source.federation.member(name).address} is not that of a Service "
+                f"in namespace {namespace}: make the federation with --host '{{name}}.{namespace}.svc', or render "
+                "--overlay silo, shuffler and aggregator for clusters of their own"
+            )
+
+
+def _base(source: Source, cluster: Cluster) -> Files:
+    hardened = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": cluster.namespace, "labels": hardened}}
+    return {
+        **source.public_files(),
+        Path("namespace.yaml"): yaml_bytes(
+            MADE + "Deleting the namespace deletes the journals, without which no shuffler can come back.", namespace
+        ),
+        Path("network.yaml"): yaml_bytes(
+            MADE + "Nobody may talk to anybody, but for names; overlays open the protocol's connections one by one.\n"
+            "A cluster that resolves names on each node (node-local DNS) has to add that address.",
+            *always(),
+        ),
+        Path("kustomization.yaml"): kustomization(
+            "What every cluster of the federation has: the public files, and a namespace in which nothing is allowed.",
+            resources=["namespace.yaml", "network.yaml"],
+            configMapGenerator=[{"name": "federation", "files": [FEDERATION_FILE, ANCHOR_FILE]}],
+        ),
+    }
+
+
+def _node(name: str, role: Role, source: Source, cluster: Cluster) -> Files:
+    workload = stateful_set(
+        name,
+        role,
+        source,
+        issuer=cluster.issuer,
+        storage_class=cluster.storage_class,
+        proxy=cluster.proxy,
+        data_claim=cluster.data_claim.replace("{name}", name) if role is Role.SILO else "",
+        silo_cpu=cluster.silo_cpu,
+        silo_memory=cluster.silo_memory,
+    )
+    files = {
+        Path("workload.yaml"): yaml_bytes(MADE + _about(role), workload, service(name, role, source)),
+        Path(NODE_FILE): node_settings(name, role, source).encode(),
+        Path(".gitignore"): "".join(f"/{file}\n" for file in KEY_FILES).encode(),
+    }
+    resources = ["workload.yaml"]
+    if cluster.issuer:
+        files[Path("certificate.yaml")] = yaml_bytes(
+            MADE + f"Its issuer must be the CA in {ANCHOR_FILE}. A node reads its certificate when it starts: restart "
+            "it after a renewal.",
+            certificate(name, role, source, cluster.issuer),
+        )
+        resources.append("certificate.yaml")
+    files[Path("kustomization.yaml")] = kustomization(
+        f"{name}: its own settings and keys. The key files are secret: they stay out of version control.",
+        resources=resources,
+        configMapGenerator=[{"name": f"{name}-node", "files": [NODE_FILE]}],
+        secretGenerator=[{"name": f"{name}-keys", "files": list(_key_files(cluster))}],
+    )
+    return files
+
+
+def _key_files(cluster: Cluster) -> tuple[str, ...]:
+    return (IDENTITY_FILE,) if cluster.issuer else KEY_FILES
+
+
+def _about(role: Role) -> str:
+    return {
+        Role.AGGREGATOR: "The aggregator, which announces rounds and makes the next model of their sums.",
+        Role.SHUFFLER: "A hop. Its volume holds round keys and what was released: it must survive restarts, and must "
+        "never be\nbacked up, snapshotted or copied.",
+        Role.SILO: "A silo, which only dials out. Its Service is for names and metrics; nothing of the protocol "
+        "listens here.",
+    }[role]

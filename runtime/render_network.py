@@ -1,0 +1,148 @@
+"""NetworkPolicies that allow exactly the connections of the protocol, for the nodes of one cluster.
+
+Everything is denied first. Then each node may dial whom `edges` says and be dialled by whom it says, on that one port,
+Prometheus may read metrics, and everybody may ask for names. Peers in other clusters have addresses and no labels:
+where nobody has said which, any address may be dialled on the peer's port, and mutual TLS decides who it is.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from silomix.runtime.config import MQTT_KEYS
+from silomix.runtime.edges import dialled_by, diallers_of
+from silomix.runtime.render import METRICS_PORT, Source, is_address
+
+Document = dict[str, Any]
+
+NAME_LABEL = "app.kubernetes.io/name"
+NODE_LABEL = "app.kubernetes.io/instance"
+ROLE_LABEL = "app.kubernetes.io/component"
+FEDERATION_LABEL = "app.kubernetes.io/part-of"
+ANYWHERE = ("0.0.0.0/0", "::/0")
+API = "networking.k8s.io/v1"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around the nodes of one cluster."""
+
+    inside: frozenset[str]
+    """Nodes in this cluster."""
+    cidrs: Mapping[str, tuple[str, ...]]
+    """Where nodes of other clusters are, as far as somebody has said."""
+    prometheus_namespace: str
+    proxy: tuple[str, int] | None = None
+    """Host and port of the HTTP proxy that is the only way out."""
+
+
+def always() -> list[Document]:
+    """What every pod of the namespace gets: nothing, and name lookups."""
+    lookups = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    servers = _namespace("kube-system") | {"podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
+    return [
+        _policy("default-deny", {}, {"policyTypes": ["Ingress", "Egress"]}),
+        _policy("dns", {}, {"policyTypes": ["Egress"], "egress": [{"to": [servers], "ports": lookups}]}),
+    ]
+
+
+def edges(source: Source, around: Surroundings) -> list[Document]:
+    """Open the connections of the nodes in this cluster: a policy for each server, and one for silos that are alike."""
+    silos = [name for name in source.federation.silo_names if name in around.inside]
+    found = [
+        _policy(f"{name}-edges", {"matchLabels": node_labels(name)}, _rules(name, source, around))
+        for name in source.nodes
+        if name in around.inside and name not in silos
+    ]
+    alike: list[tuple[Document, list[str]]] = []
+    for name in silos:
+        rules = _rules(name, source, around)
+        group = next((names for known, names in alike if known == rules), None)
+        if group is None:
+            alike.append((rules, [name]))
+        else:
+            group.append(name)
+    found += [_policy(f"edges-of-{names[0]}-and-alike", _among(names), rules) for rules, names in alike]
+    return found
+
+
+def _rules(name: str, source: Source, around: Surroundings) -> Document:
+    """Say who may dial a node and whom it may dial; with its metrics for Prometheus, and its broker."""
+    federation = source.federation
+    ingress: list[Document] = []
+    if callers := diallers_of(name, federation):
+        ingress.append({"from": _peers(callers, source, around), "ports": _port(source.port(name))})
+    prometheus = _namespace(around.prometheus_namespace) | {
+        "podSelector": {"matchLabels": {NAME_LABEL: "prometheus"}},
+    }
+    ingress.append({"from": [prometheus], "ports": _port(METRICS_PORT)})
+    if around.proxy is not None:
+        host, port = around.proxy
+        egress = [{"to": _somewhere(host), "ports": _port(port)}]
+    else:
+        egress = [
+            {"to": _peers([target], source, around), "ports": _port(source.port(target))}
+            for target in dialled_by(name, federation)
+        ]
+    if broker := source.settings(name).get("mqtt"):
+        port = broker.get("port", MQTT_KEYS["port"].default)
+        egress.append({"to": _somewhere(str(broker["host"])), "ports": _port(port)})
+    return {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
+
+
+def _somewhere(host: str) -> list[Document]:
+    """A broker or proxy inside the cluster is some pod of its namespace; elsewhere it is an address, or any."""
+    parts = host.split(".")
+    if len(parts) >= 3 and parts[2] == "svc":
+        return [_namespace(parts[1])]
+    return _blocks(_address_of(host))
+
+
+def node_labels(name: str) -> dict[str, str]:
+    """What selects a node's pod, and no other's."""
+    return {NAME_LABEL: "silomix", NODE_LABEL: name}
+
+
+def _among(names: list[str]) -> Document:
+    """Select the pods of several nodes."""
+    expression = {"key": NODE_LABEL, "operator": "In", "values": names}
+    return {"matchLabels": {NAME_LABEL: "silomix"}, "matchExpressions": [expression]}
+
+
+def _peers(names: Iterable[str], source: Source, around: Surroundings) -> list[Document]:
+    inside = [name for name in names if name in around.inside]
+    outside = [name for name in names if name not in around.inside]
+    found: list[Document] = []
+    if inside:
+        found.append({"podSelector": _among(inside)})
+    blocks: dict[str, None] = {}
+    for name in outside:
+        address = source.federation.member(name).address
+        known = around.cidrs.get(name) or (_address_of(source.host(name)) if address else ANYWHERE)
+        blocks |= dict.fromkeys(known)
+    return found + _blocks(ANYWHERE if set(ANYWHERE) <= set(blocks) else tuple(blocks))
+
+
+def _address_of(host: str) -> tuple[str, ...]:
+    return (f"{host}/{128 if ':' in host else 32}",) if is_address(host) else ANYWHERE
+
+
+def _blocks(cidrs: Iterable[str]) -> list[Document]:
+    return [{"ipBlock": {"cidr": cidr}} for cidr in cidrs]
+
+
+def _namespace(name: str) -> Document:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def _port(number: int) -> list[Document]:
+    return [{"protocol": "TCP", "port": number}]
+
+
+def _policy(name: str, selector: Document, rules: Document) -> Document:
+    return {
+        "apiVersion": API,
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {"podSelector": selector, **rules},
+    }

@@ -1,0 +1,39 @@
+"""Programs of the system that some tests need: found, or the test is skipped and says what to install."""
+
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+PACKAGES = {
+    "mosquitto": "mosquitto",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "kubectl": "kubernetes-client",
+}
+"""The Debian package of each program."""
+
+
+def program(name: str) -> str:
+    """Return a program's path. Without it the test is skipped; where CI=true it fails, for there nothing is missing."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if found is None:
+        missing(f"{name} is not installed: apt-get install {PACKAGES[name]}")
+    return found
+
+
+def root() -> None:
+    """Skip a test that makes networks of its own unless it runs as root."""
+    if os.geteuid() != 0:
+        missing("network namespaces need root")
+
+
+def missing(why: str) -> NoReturn:
+    """Skip a test for want of something; fail where CI=true."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{why} (a failure, since CI=true)", pytrace=False)
+    pytest.skip(why)
