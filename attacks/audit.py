@@ -8,10 +8,11 @@ plain JSON, which report.py turns into a page.
 import os
 import platform
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing import active_children, get_context
 from typing import Any
@@ -19,9 +20,10 @@ from typing import Any
 from silomix.attacks import jobs
 from silomix.attacks.campaign import Campaign, splits
 from silomix.attacks.jobs import Json, outcome_of
+from silomix.attacks.judgement import verdict_on
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.sia import PER_SILO, Outcome, pooled
-from silomix.attacks.views import CONTROLS, EXPOSED, MEANINGS, PROTECTED, Mode
+from silomix.attacks.views import EXPOSED, MEANINGS, Mode
 from silomix.runtime.core.federation import Granularity, Policy
 from silomix.runtime.core.plan import Encoding, Level, plan
 
@@ -70,11 +72,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Done:
-    """A piece of work that is done, for whoever shows progress."""
+    """How far the work is, for whoever shows progress."""
 
-    job: Job
+    job: Job | None
+    """The piece that was done last; None before the first."""
     done: float
     """Share of all work that is done, 0 to 1."""
+    left_s: float
+    """Seconds that are left, by how long it took so far; before that, by guess."""
 
 
 def seeds_for(alpha: float, targets: int, rounds: int, first: int = 1) -> list[int]:
@@ -91,8 +96,8 @@ def seeds_for(alpha: float, targets: int, rounds: int, first: int = 1) -> list[i
     return chosen
 
 
-def plan_jobs(size: Size) -> list[Job]:
-    """List all that an audit does."""
+def plan_jobs(size: Size, place: str) -> list[Job]:
+    """List all that an audit does. Federations that run for real live below `place`."""
     todo: list[Job] = []
     for alpha in size.alphas:
         headline = alpha == ALPHA
@@ -100,7 +105,7 @@ def plan_jobs(size: Size) -> list[Job]:
         for seed in seeds_for(alpha, size.targets if headline else size.alpha_targets, size.rounds):
             given = {"alpha": alpha, "seed": seed, "rounds": size.rounds, "modes": modes, "baselines": headline}
             todo.append(Job(f"campaign {alpha}", jobs.campaign, given, 1.5 * size.rounds))
-    sums = {"granularity": "sum", "level": "semi-honest", "seed": 6, "rounds": size.real_rounds}
+    sums = {"place": place, "granularity": "sum", "level": "semi-honest", "seed": 6, "rounds": size.real_rounds}
     todo.append(Job("real", jobs.real, sums, 20.0))
     for granularity in size.real:
         given = {**sums, "granularity": str(granularity), "level": "trusted"}
@@ -125,11 +130,13 @@ def run_jobs(todo: list[Job], workers: int, on_done: Callable[[Done], None]) -> 
     """Run the work, the longest first, and return the results in the order of the list."""
     total = sum(job.weight for job in todo) or 1.0
     results: list[Any] = [None] * len(todo)
-    so_far = 0.0
+    so_far, began = 0.0, time.monotonic()
+    on_done(Done(None, 0.0, total / max(1, workers)))
     for i, result in _results(todo, workers):
         results[i] = result
         so_far += todo[i].weight
-        on_done(Done(todo[i], so_far / total))
+        rate = (time.monotonic() - began) / max(so_far, 1e-9)
+        on_done(Done(todo[i], so_far / total, rate * (total - so_far)))
     return results
 
 
@@ -151,6 +158,7 @@ def _results(todo: list[Job], workers: int) -> Iterator[tuple[int, Any]]:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in active_children():  # what is under way may take a minute: whoever interrupts does not wait for it
             child.terminate()
+            child.join(5)
         raise
     finally:
         pool.shutdown()
@@ -163,8 +171,9 @@ def _worker() -> None:
 def audit(size: Size, workers: int, on_done: Callable[[Done], None] = lambda _: None) -> Json:
     """Run everything, and put it together."""
     began = time.monotonic()
-    todo = plan_jobs(size)
-    results = list(zip(todo, run_jobs(todo, workers, on_done), strict=True))
+    with tempfile.TemporaryDirectory(prefix="silomix-audit-", ignore_cleanup_errors=True) as place:
+        todo = plan_jobs(size, place)
+        results = list(zip(todo, run_jobs(todo, workers, on_done), strict=True))
 
     def of(name: str) -> list[Any]:
         return [result for job, result in results if job.name == name]
@@ -211,59 +220,6 @@ def bits(precision: int = 4) -> Json:
     return {**plain, str(Mode.UNARY): sum(unary.moduli), **packed}
 
 
-def verdict_on(report: Json) -> Json:
-    """Judge: protected modes hold the random guess, exposed modes and controls do not, real captures likewise."""
-    random = report["random"]
-    findings: list[str] = []
-    leaks: list[str] = []
-
-    def expect(name: str, score: Json | None, hidden: bool, ours: bool = True) -> None:
-        if score is None:
-            return
-        low, high, found = score["low"], score["high"], score["accuracy"]
-        if hidden and not low <= random <= high:
-            findings.append(f"{name}: {found:.1%} ({low:.1%} to {high:.1%}) is not a random guess of {random:.1%}")
-            leaks.extend(findings[-1:] if ours else [])
-        if not hidden and low <= random:
-            findings.append(f"{name}: {found:.1%} ({low:.1%} to {high:.1%}) does not beat a random guess")
-
-    sia = report.get("sia", {})
-    for modes, hidden in ((PROTECTED, True), (EXPOSED, False), (CONTROLS, False)):
-        for mode in modes:
-            expect(f"mode {mode}", sia.get(str(mode)), hidden, mode is not Mode.UNARY)
-    for one in report["real"]:
-        random = 1 / one["silos"]
-        name = f"captures, {one['granularity']}, {one['level']}"
-        hidden = one["granularity"] in ("sum", "unary")
-        summed = one["granularity"] == "sum"
-        expect(f"{name}: what the aggregator captured", one["captured"]["last"], hidden, summed)
-        expect(f"{name}: the unprotected updates", one["unprotected"] and one["unprotected"]["last"], False)
-        expect(f"{name}: every hop colludes", one["all_collude"] and one["all_collude"]["last"], False)
-        expect(f"{name}: all hops but one collude", one["all_but_one"] and one["all_but_one"]["last"], True)
-    return {
-        "protected": not findings,
-        "leak": bool(leaks),
-        "findings": findings,
-        "text": _sentence(report, findings, leaks),
-    }
-
-
-def _sentence(report: Json, findings: list[str], leaks: list[str]) -> str:
-    if leaks:
-        return "LEAK. " + " ".join(f"{leak}." for leak in leaks)
-    if findings:
-        return "NOT SETTLED. Nothing leaked, but an attack or a control did not do what it should: see the findings."
-    sia = report.get("sia")
-    if not sia:
-        return "PROTECTED. On what its aggregator captured the attack is a random guess; unprotected it works."
-    ours, plain, control = (sia[str(m)]["accuracy"] for m in (Mode.SEMI_HONEST, Mode.NONE, Mode.ALL_COLLUDE))
-    return (
-        f"PROTECTED. Asked which silo a record came from, a server that runs silomix is right {ours:.1%} of the time, "
-        f"as by rolling a die ({report['random']:.0%}). Unprotected, the same attack is right {plain:.1%} of the time, "
-        f"and {control:.1%} if every hop of the chain betrays the silos."
-    )
-
-
 def _setting(size: Size, todo: list[Job]) -> Json:
     seeds = sorted({job.arguments["seed"] for job in todo if job.name == f"campaign {ALPHA}"})
     return {
@@ -293,8 +249,3 @@ def audit_captures(judged: list[Json]) -> Json:
         },
     }
     return {"verdict": verdict_on(report), **report}
-
-
-def smaller(size: Size, **changes: Any) -> Size:
-    """Return a size with other numbers: for tests."""
-    return replace(size, **changes)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from silomix.attacks.audit import FULL, QUICK, Done, audit, audit_captures
@@ -64,15 +64,15 @@ def _run(args: argparse.Namespace) -> Json:
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
+        TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
-        task = bar.add_task("drawing splits of the data", total=1.0)
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("drawing splits of the data", total=1.0, left="")
 
         def show(done: Done) -> None:
-            name = NAMES[done.job.name.partition(" ")[0]]
-            bar.update(task, completed=done.done, description=f"done: {name}")
+            what = "federations are training" if done.job is None else f"done: {NAMES[done.job.name.partition(' ')[0]]}"
+            left = f"about {done.left_s / 60:.0f} min left" if done.left_s >= 90 else f"{done.left_s:.0f} s left"
+            bar.update(task, completed=done.done, description=what, left=left)
 
         return audit(size, workers, show)
 

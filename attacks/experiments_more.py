@@ -26,15 +26,17 @@ LARGER = ("mnist", "fashion-mnist", "cifar10")
 
 def subsampling(scale: Scale, progress: Progress) -> Result:
     """More silos, and a share of them drawn for each round; and what sums over changing cohorts give away."""
-    trials = Trials(scale, progress, 3, redraw=False)
+    trials = Trials(scale, progress, 4, redraw=False)
     modes = (Mode.NONE, Mode.SEMI_HONEST)
-    many = trials.base(silos=50, modes=modes)
+    few, many = trials.base(modes=modes), trials.base(silos=50, modes=modes)
     drawn = replace(many, policy=replace(many.policy, subsample=0.2, rounds=3 * scale.rounds))
+    half = replace(few, policy=replace(few.policy, subsample=0.5, rounds=3 * scale.rounds))
     rows: list[tuple[Cell, ...]] = []
     for name, campaign, cohort, printed in (
-        ("10 silos, all", trials.base(modes=modes), 10, "45 / 51 / 77"),
+        ("10 silos, all", few, 10, "45 / 51 / 77"),
         ("50 silos, all", many, 50, "10.2 / 16 / 26"),
         ("50 silos, 20% a round", drawn, 10, "44.1 / 50.33 / 72.5"),
+        ("10 silos, 50% a round", half, 5, None),
     ):
         pools = trials.run(name, campaign)
         apart = pools.get(DISAGGREGATED)
@@ -53,9 +55,9 @@ def subsampling(scale: Scale, progress: Progress) -> Result:
     )
     note = (
         "In one round a sum tells nothing. Over many rounds with changing cohorts it does: sums over different silos "
-        "differ by what those silos do, and a guess from all rounds beats chance. The paper says that rounds together "
-        "tell no more, which holds for a constant cohort only. Silos with fewer than 10 records are not asked about; "
-        f"with 20% a round there are {3 * scale.rounds} rounds."
+        "differ by what those silos do (last row). The paper says that rounds together tell no more, which holds for a "
+        "constant cohort only. Silos with fewer than 10 records are not asked about; where silos are drawn there are "
+        f"{3 * scale.rounds} rounds."
     )
     title = f"Source inference under subsampling on {trials.data}"
     return Result((Table(title, columns, tuple(rows)),), (), (trials.about(""), note), trials.values())

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -113,7 +112,7 @@ def _error(guess: Any, true: Any, before: Any) -> float:
     return float(np.sqrt(off / moved))
 
 
-def real(granularity: str, level: str, seed: int, rounds: int, silos: int = 10, hops: int = 3) -> Json:
+def real(place: str, granularity: str, level: str, seed: int, rounds: int, silos: int = 10, hops: int = 3) -> Json:
     """Run a federation over gRPC with mutual TLS, record what its aggregator and hops see, and attack that."""
     torch.set_num_threads(1)
     encoding = Encoding.UNARY if granularity == Granularity.UNARY else Encoding.COUNTS
@@ -127,8 +126,8 @@ def real(granularity: str, level: str, seed: int, rounds: int, silos: int = 10, 
         release_s=120,
     )
     settings = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}
-    with tempfile.TemporaryDirectory(prefix="silomix-audit-") as place, quiet():
-        home = Path(place) / "federation"
+    home = Path(place) / f"{granularity}-{level}"
+    with quiet():
         create(home, silos, hops, policy=policy, name="audit", settings={**settings, Role.SILO: {"keep_updates": True}})
         run_colluding(home)
         return judged(home)

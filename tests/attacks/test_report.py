@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,14 @@ from silomix.attacks.audit import (
     bits,
     plan_jobs,
     run_jobs,
-    verdict_on,
 )
+from silomix.attacks.judgement import verdict_on
 from silomix.attacks.pictures import strip
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.report import page
 from silomix.attacks.sia import Outcome, Score
 from silomix.attacks.views import MEANINGS, PROTECTED, Mode
+from silomix.runtime.cli import main
 
 Json = dict[str, Any]
 
@@ -170,7 +173,7 @@ def test_the_page_escapes_what_it_is_given() -> None:
 
 
 def test_a_quick_audit_asks_about_enough_records_in_every_mode() -> None:
-    todo = plan_jobs(QUICK)
+    todo = plan_jobs(QUICK, "nowhere")
     campaigns = [job for job in todo if job.name == f"campaign {ALPHA}"]
     assert all(job.arguments["modes"] == [str(m) for m in Mode] for job in campaigns)
     assert len({job.arguments["seed"] for job in campaigns}) == len(campaigns) > 1
@@ -183,10 +186,31 @@ def test_jobs_run_in_any_number_of_processes_and_report_how_far_they_are(workers
     seen: list[Done] = []
     todo = [Job(f"n {i}", double, {"number": i}, float(i)) for i in range(4)]
     assert run_jobs(todo, workers, seen.append) == [0, 2, 4, 6]
-    assert [round(d.done, 3) for d in seen][-1] == 1.0
+    assert seen[0].job is None
+    assert seen[-1].done == pytest.approx(1.0)
+    assert seen[-1].left_s == pytest.approx(0.0, abs=1e-6)
     assert [d.done for d in seen] == sorted(d.done for d in seen)
     with pytest.raises(ValueError, match="job 1"):
         run_jobs([*todo, Job("bad", fail, {"number": 1}, 9.0)], workers, seen.append)
+
+
+@pytest.mark.full
+def test_a_small_audit_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All attacks on all modes and a real federation, at a size that shows that they run."""
+    size = replace(QUICK, targets=300, alphas=(ALPHA,), rounds=2, games=100, steps=5, real_rounds=1, changing_rounds=3)
+    monkeypatch.setattr("silomix.attacks.cli_audit.QUICK", size)
+    out = tmp_path / "audit.html"
+    code = main(["audit", "--quick", "--json", "--out", str(out), "--workers", "1"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (0 if found["verdict"]["protected"] else 1)
+    assert not found["verdict"]["leak"]
+    assert found["sia"]["semi-honest-all-collude"]["accuracy"] > 0.4
+    assert found["real"][0]["all_collude"]["last"]["low"] > 0.1
+    assert "picture" not in found["dlg"][0]
+    assert "data:image/png" in out.read_text()
+    assert stat.S_IMODE(out.stat().st_mode) == 0o644
 
 
 def test_bits_are_those_of_the_plan() -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -415,6 +416,23 @@ def test_a_federation_without_tls_is_for_one_machine(tmp_path: Path, capsys: pyt
     (tmp_path / "federation.toml").write_text(text)
     assert run("--federation", tmp_path, "--out", tmp_path / "out") == 2
     assert "without TLS is for one machine" in capsys.readouterr().err
+
+
+def test_a_nodes_broker_goes_into_its_pod(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = federation()
+    for file in ("federation.toml", "ca.pem", "silo-01/node.toml"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes((home / file).read_bytes())
+    text = (tmp_path / "silo-01/node.toml").read_text()
+    broker = '\n[mqtt]\nhost = "broker.example.org"\nanchor = "{}"\n'
+    (tmp_path / "silo-01/node.toml").write_text(text + broker.format("/etc/broker/ca.pem"))
+    assert run("--federation", tmp_path, "--out", tmp_path / "out") == 0
+    written = tomllib.loads((tmp_path / "out/base/silo-01/node.toml").read_text())
+    assert written["mqtt"] == {"host": "broker.example.org", "anchor": "/etc/broker/ca.pem"}
+    (tmp_path / "silo-01/node.toml").write_text(text + broker.format("broker.pem"))
+    capsys.readouterr()
+    assert run("--federation", tmp_path, "--out", tmp_path / "other") == 2
+    assert "broker.pem is not in the pod" in capsys.readouterr().err
 
 
 # --- what is committed ------------------------------------------------------------------------------------------------
