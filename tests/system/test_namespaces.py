@@ -252,9 +252,10 @@ def test_a_round_takes_little_longer_than_its_slowest_link_needs(
         if i == 1:  # silos encode for the first time, and do not begin together
             continue
         lines.append(
-            f"{len(silos)} silos, round {i}: {took:.2f} s from frozen updates to the decoded mean, {middle - start:.2f} s "
-            f"of them until the cohort closed; hop 1's ingress needs {ingress:.2f} s for its bytes: {took / ingress:.2f} "
-            f"times; with one sum after the last body, which no release can precede, {path:.2f} s: {took / path:.2f} times"
+            f"{len(silos)} silos, round {i}: {took:.2f} s from frozen updates to the decoded mean, "
+            f"{middle - start:.2f} s of them until the cohort closed; hop 1's ingress needs {ingress:.2f} s for its "
+            f"bytes: {took / ingress:.2f} times; with one sum after the last body, which no release can precede, "
+            f"{path:.2f} s: {took / path:.2f} times"
         )
         assert took > ingress, "faster than the wire"
     say(capsys, "\n".join(lines))
