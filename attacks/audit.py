@@ -7,20 +7,18 @@ plain JSON, which report.py turns into a page.
 
 import os
 import platform
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from multiprocessing import active_children, get_context
 from typing import Any
 
 from silomix.attacks import jobs
 from silomix.attacks.campaign import Campaign, splits
 from silomix.attacks.jobs import Json, outcome_of
 from silomix.attacks.judgement import verdict_on
+from silomix.attacks.pool import Done, Job, run_jobs
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.sia import PER_SILO, Outcome, pooled
 from silomix.attacks.views import EXPOSED, MEANINGS, Mode
@@ -58,28 +56,6 @@ class Size:
 QUICK = Size("quick", 1000, 8, (0.1, 1.0, 10.0), 1000, 400, 30, (), 3, 12)
 """Within ten minutes on two cores."""
 FULL = Size("full", 3000, 15, (0.1, 0.3, 1.0, 10.0), 2000, 2000, 60, tuple(Granularity), 5, 30)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One piece of work, and about how long it takes compared with others."""
-
-    name: str
-    call: Callable[..., Any]
-    arguments: dict[str, Any]
-    weight: float
-
-
-@dataclass(frozen=True)
-class Done:
-    """How far the work is, for whoever shows progress."""
-
-    job: Job | None
-    """The piece that was done last; None before the first."""
-    done: float
-    """Share of all work that is done, 0 to 1."""
-    left_s: float
-    """Seconds that are left, by how long it took so far; before that, by guess."""
 
 
 def seeds_for(alpha: float, targets: int, rounds: int, first: int = 1) -> list[int]:
@@ -124,48 +100,6 @@ def plan_jobs(size: Size, place: str) -> list[Job]:
     changing = {"seed": 6, "rounds": size.changing_rounds, "subsample": 0.5}
     todo.append(Job("changing", jobs.changing_cohorts, changing, 0.8 * size.changing_rounds))
     return todo
-
-
-def run_jobs(todo: list[Job], workers: int, on_done: Callable[[Done], None]) -> list[Any]:
-    """Run the work, the longest first, and return the results in the order of the list."""
-    total = sum(job.weight for job in todo) or 1.0
-    results: list[Any] = [None] * len(todo)
-    so_far, began = 0.0, time.monotonic()
-    on_done(Done(None, 0.0, total / max(1, workers)))
-    for i, result in _results(todo, workers):
-        results[i] = result
-        so_far += todo[i].weight
-        rate = (time.monotonic() - began) / max(so_far, 1e-9)
-        on_done(Done(todo[i], so_far / total, rate * (total - so_far)))
-    return results
-
-
-def _results(todo: list[Job], workers: int) -> Iterator[tuple[int, Any]]:
-    order = sorted(range(len(todo)), key=lambda i: -todo[i].weight)
-    if workers <= 1:
-        for i in order:
-            yield i, todo[i].call(**todo[i].arguments)
-        return
-    # Spawned, not forked: a fork of a process that has used torch may hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_worker)
-    try:
-        waiting: dict[Future[Any], int] = {pool.submit(todo[i].call, **todo[i].arguments): i for i in order}
-        while waiting:
-            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ready:
-                yield waiting.pop(future), future.result()
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in active_children():  # what is under way may take a minute: whoever interrupts does not wait for it
-            child.terminate()
-            child.join(5)
-        raise
-    finally:
-        pool.shutdown()
-
-
-def _worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
 
 
 def audit(size: Size, workers: int, on_done: Callable[[Done], None] = lambda _: None) -> Json:

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from silomix.attacks.audit import FULL, QUICK, Done, audit, audit_captures
+from silomix.attacks.audit import FULL, QUICK, audit, audit_captures
 from silomix.attacks.captured import Scene, scene_of
 from silomix.attacks.jobs import Json, judged
+from silomix.attacks.pool import Done
 from silomix.attacks.replay import replay
 from silomix.attacks.report import page
 from silomix.attacks.sia import AttackError

@@ -20,6 +20,7 @@ from silomix.runtime.config import NodeConfig
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.nodes.node import tls_of
 from silomix.runtime.transport import SERVICES, channel, fault_of, metadata
+from silomix.v1 import services_pb2
 
 ANSWER_S = 5.0
 """How long a node has to answer; one that does not has accepted nothing yet."""
@@ -183,7 +184,16 @@ class Thief:
                 answer = await made(sent, metadata=metadata(identity, tls), timeout=ANSWER_S)
             except grpc.aio.AioRpcError as error:
                 return _judge(error)
-        return ("known", "") if answer == call.answer else ("accepted", f"{len(answer)} bytes of answer")
+        return ("known", "") if _same(call, answer) else ("accepted", f"{len(answer)} bytes of answer")
+
+
+def _same(call: Call, answer: bytes) -> bool:
+    """Whether an answer is the captured one. A hop that is asked for its keys again may have released since."""
+    if call.method != "Prepare" or call.answer is None:
+        return answer == call.answer
+    both = (services_pb2.PrepareResponse.FromString(raw) for raw in (call.answer, answer))
+    before, now = ([(key.silo, key.public_key) for key in response.keys] for response in both)
+    return before == now
 
 
 async def _stream(frames: tuple[bytes, ...]) -> Any:

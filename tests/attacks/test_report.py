@@ -16,19 +16,10 @@ import pytest
 from PIL import Image
 from tests.attacks.doubling import double, fail
 
-from silomix.attacks.audit import (
-    ALPHA,
-    BY_ALPHA,
-    QUICK,
-    Done,
-    Job,
-    audit_captures,
-    bits,
-    plan_jobs,
-    run_jobs,
-)
+from silomix.attacks.audit import ALPHA, BY_ALPHA, QUICK, audit_captures, bits, plan_jobs
 from silomix.attacks.judgement import verdict_on
 from silomix.attacks.pictures import strip
+from silomix.attacks.pool import Done, Job, run_jobs
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.report import page
 from silomix.attacks.sia import Outcome, Score

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from tests.nodes.federations import assert_model, make, run, until
 
-from silomix.attacks.resend import METHODS, Call, Outcome, Thief, calls, sample, variants
+from silomix.attacks.resend import METHODS, Call, Outcome, Thief, _same, calls, sample, variants
 from silomix.runtime.cli import main
 from silomix.runtime.config import NodeConfig, Role, load_node
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.shuffler import ShufflerNode
+from silomix.v1 import manifest_pb2, services_pb2
 
 EVERYWHERE = {Role.SHUFFLER: {"capture": "capture"}, Role.AGGREGATOR: {"capture": "capture"}}
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03")
@@ -154,3 +155,14 @@ def test_an_empty_capture_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
     make(home, 3, 1)
     assert main(["attack", "resend", str(tmp_path / "nothing"), "--federation", str(home)]) == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def test_the_same_keys_are_no_finding_and_new_ones_are() -> None:
+    def response(key: bytes, released: int) -> bytes:
+        keys = [manifest_pb2.RoundKey(hop="h", silo="s", round=1, public_key=key, last_released=released)]
+        return services_pb2.PrepareResponse(keys=keys, last_released=released).SerializeToString()
+
+    call = Call("Prepare", "aggregator", "h", (b"x",), response(b"k" * 32, 0))
+    assert _same(call, response(b"k" * 32, 1))
+    assert not _same(call, response(b"l" * 32, 0))
+    assert not _same(call, b"")
