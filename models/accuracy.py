@@ -124,11 +124,11 @@ class Bench:
         """Return every point, for programs."""
         return {"data": self.data, "silos": SILOS, "alpha": ALPHA, "rounds": self.scale.rounds, "points": self.found}
 
-    def about(self) -> str:
-        """Say in which setting the numbers were found."""
+    def about(self, instead: str = "") -> str:
+        """Say in which setting the numbers were found: the data set's own, or another that the experiment chose."""
         size = f"{SILOS} silos, alpha = {ALPHA}, {self.scale.rounds} rounds"
         seeds = f"{len(self.scale.seeds)} seed(s), the mean of the last {LAST} rounds"
-        return f"{self.data}: {SETTINGS[self.data].about}; {size}; {seeds}."
+        return f"{self.data}: {instead or SETTINGS[self.data].about}; {size}; {seeds}."
 
 
 def measure(
