@@ -66,7 +66,7 @@ def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
 def test_a_body_again_in_its_own_attempt_gets_the_receipt_that_it_has(tmp_path: Path) -> None:
     """The one answer that is no finding: a lost response makes an honest silo do just this. Counted once."""
     home = tmp_path / "f"
-    federation = make(home, 4, 1, settings={Role.SHUFFLER: {"capture": "capture"}}, deadline_s=12)
+    federation = make(home, 4, 1, settings={Role.SHUFFLER: {"capture": "capture"}}, deadline_s=8)
 
     async def go() -> tuple[list[Outcome], InProcess]:
         async with InProcess(home, without=("silo-04",)) as running:
