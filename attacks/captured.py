@@ -121,7 +121,7 @@ class Scene:
         assert one.sums is not None
         codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
         reduced = one.sums % np.array(manifest.plan.moduli)[:, None]
-        mean = codec.decode(reduced.astype(codec.layout.buffer(0).dtype), len(one.cohort)).tensors
+        mean = codec.decode(codec.layout.pack(reduced), len(one.cohort)).tensors
         if change:
             mean = {n: (plain.before[n] + m).astype(m.dtype) for n, m in mean.items()}
         unreduced = one.sums if manifest.granularity is Granularity.UNARY else None

@@ -186,7 +186,7 @@ def _open(
     """Take off every mask whose key is there, and read what is left as an update."""
     shape, plan, header = layout(manifest), manifest.plan, body.header
     assert header is not None
-    total = residue.zeros(plan, shape.coordinates)
+    total = shape.body()
     for chunk in body.chunks:
         shape.add(total, chunk.index, list(chunk.planes))
     for sealed in header.seeds:
@@ -198,8 +198,9 @@ def _open(
             context = manifest.context(layer)
             stream = mask_stream(unseal(sealed.sealed, private, context), context, plan.moduli)
             for i in range(shape.chunks):
-                stream.apply(total, i, shape.start(i), shape.length(i), -1)
-    values = residue.decode_sum(total[:, : manifest.schema.parameters], plan).astype(np.float64)
+                stream.apply(shape.part(total, i), i, shape.length(i), -1)
+    residues = shape.residues(total)[:, : manifest.schema.parameters]
+    values = residue.decode_sum(residues, plan).astype(np.float64)
     bounds = np.repeat(manifest.bounds, [t.size for t in manifest.schema.tensors])
     opened_: npt.NDArray[np.float32] = (values / plan.v * bounds).astype(np.float32)
     return opened_

@@ -17,7 +17,7 @@ from silomix.runtime.core.baseline import Baseline
 from silomix.runtime.core.codec import CHUNK_PARAMETERS, Codec, Schema
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Secret, mask_stream
-from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.packing import Bytes
 from silomix.runtime.core.plan import Encoding, Level, Plan, plan
 
 HOPS = 3
@@ -78,14 +78,21 @@ def _shuffled(granularity: Granularity) -> Callable[[Truth, np.random.Generator]
     return make
 
 
-def _residues(truth: Truth, codec: Codec) -> list[Residues]:
-    """Return each silo's residues, as its frozen body holds them."""
-    layout = codec.layout
-    bodies = []
-    for update in truth.updates:
-        chunks = [layout.unpack(i, planes).copy() for i, planes in enumerate(codec.encode(update))]
-        bodies.append(np.concatenate(chunks, axis=1))
+def _bodies(truth: Truth, codec: Codec) -> list[Bytes]:
+    """Return each silo's frozen body."""
+    bodies = [codec.layout.body() for _ in truth.updates]
+    for body, update in zip(bodies, truth.updates, strict=True):
+        for _ in codec.encode(update, body=body):
+            pass
     return bodies
+
+
+def _add_up(bodies: list[Bytes], codec: Codec) -> Bytes:
+    layout, total = codec.layout, codec.layout.body()
+    for body in bodies:
+        for i in range(layout.chunks):
+            layout.add(total, i, layout.planes(layout.part(body, i).data, i))
+    return total
 
 
 def _moved(before: Tensors, mean: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
@@ -96,17 +103,15 @@ def _unary(truth: Truth, rng: np.random.Generator) -> View:
     """Shuffled bits tell what their number tells, so the view is the numbers of ones. They are not reduced."""
     numbers = truth.plan(Encoding.UNARY, Level.TRUSTED)
     codec = truth.codec(numbers)
-    sums = np.sum([body.astype(np.int64) for body in _residues(truth, codec)], axis=0)
-    reduced: Residues = (sums % np.array(numbers.moduli)[:, None]).astype(codec.layout.buffer(0).dtype)
-    mean = codec.decode(reduced, len(truth.cohort)).tensors
+    sums = np.sum([codec.layout.residues(body).astype(np.int64) for body in _bodies(truth, codec)], axis=0)
+    reduced = sums % np.array(numbers.moduli)[:, None]
+    mean = codec.decode(codec.layout.pack(reduced), len(truth.cohort)).tensors
     return replace(truth.empty(), mean=_moved(truth.before, mean), residue_sums=sums)
 
 
 def _trusted(truth: Truth, rng: np.random.Generator) -> View:
     codec = truth.codec(truth.plan(Encoding.COUNTS, Level.TRUSTED))
-    total = residue.zeros(codec.plan, codec.layout.coordinates)
-    for body in _residues(truth, codec):
-        residue.add(total, body, codec.plan)
+    total = _add_up(_bodies(truth, codec), codec)
     return replace(truth.empty(), mean=_moved(truth.before, codec.decode(total, len(truth.cohort)).tensors))
 
 
@@ -115,21 +120,21 @@ class _Masked:
     """A masked round: each silo's body as it travels, and the seeds behind it."""
 
     codec: Codec
-    bodies: list[Residues]
+    bodies: list[Bytes]
     seeds: list[dict[int, Secret]]
     """By silo and layer: 0 is the aggregator's own, 1 and up are the hops'."""
 
     @classmethod
     def of(cls, truth: Truth, rng: np.random.Generator) -> "_Masked":
         codec = truth.codec(truth.plan(Encoding.COUNTS, Level.SEMI_HONEST))
-        made = cls(codec, _residues(truth, codec), [])
+        made = cls(codec, _bodies(truth, codec), [])
         for body in made.bodies:
             made.seeds.append({layer: Secret.draw(rng.bytes) for layer in (AGGREGATOR, *range(1, HOPS + 1))})
             for layer, seed in made.seeds[-1].items():
                 made.mask(body, layer, seed, 1)
         return made
 
-    def mask(self, vector: Residues, layer: int, seed: Secret, sign: int) -> None:
+    def mask(self, body: Bytes, layer: int, seed: Secret, sign: int) -> None:
         """Put a layer on (1), or take it off (-1)."""
         layout, numbers = self.codec.layout, self.codec.plan
         context = MaskContext(
@@ -137,14 +142,12 @@ class _Masked:
         )
         stream = mask_stream(seed, context, numbers.moduli)
         for i in range(layout.chunks):
-            stream.apply(vector, i, layout.start(i), layout.length(i), sign)
+            stream.apply(layout.part(body, i), i, layout.length(i), sign)
 
     def total(self, truth: Truth) -> View:
         """Follow the sum through the chain: each hop takes off its own layer, the aggregator the last one."""
         codec = self.codec
-        total = residue.zeros(codec.plan, codec.layout.coordinates)
-        for body in self.bodies:
-            residue.add(total, body, codec.plan)
+        total = _add_up(self.bodies, codec)
         for layer in (*range(1, HOPS + 1), AGGREGATOR):
             for seeds in self.seeds:
                 self.mask(total, layer, seeds[layer], -1)
@@ -181,7 +184,7 @@ def _opened_one_by_one(level: Level) -> Callable[[Truth, np.random.Generator], V
 
     def make(truth: Truth, rng: np.random.Generator) -> View:
         codec = truth.codec(truth.plan(Encoding.COUNTS, level))
-        means = [codec.decode(body, 1).tensors for body in _residues(truth, codec)]
+        means = [codec.decode(body, 1).tensors for body in _bodies(truth, codec)]
         rows = [np.concatenate([mean[s.name].reshape(-1) for s in truth.schema.tensors]) for mean in means]
         return replace(truth.empty(), rows=np.stack(rows).astype(np.float32))
 

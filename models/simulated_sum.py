@@ -8,13 +8,12 @@ import numpy.typing as npt
 
 from silomix.models.task import Tensors
 from silomix.models.workers import SimulationError
-from silomix.runtime.core import residue
 from silomix.runtime.core.codec import Aggregate, Array, Clips, Codec, Schema, as_float, round_to
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Rng, Secret, add_mask, mask_stream, remove_mask
-from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Rng, Secret, mask_stream
+from silomix.runtime.core.packing import Bytes
 from silomix.runtime.modelfile import model_digest, write_model
 
 Update = tuple[int, dict[str, Array], int]
@@ -39,11 +38,12 @@ class Sums:
         zeros = {name: np.zeros_like(array) for name, array in model.items()}
         body = self._encode(zeros, 1, Clips(), self._bytes(0, 0))
         for context in self._contexts(model, 0)[:1] if self.masked else []:
-            self._mask(body, context, Secret(bytes(32)), add=True)
+            self._mask(body, context, Secret(bytes(32)), 1)
 
     def mean(self, model: Tensors, round_: int, updates: Iterable[Update], clips: Clips, lap: Lap) -> Aggregate:
         """Return the mean of the updates, by way of the sum of their integers."""
-        total = residue.zeros(self.codec.plan, self.codec.layout.coordinates)
+        layout = self.codec.layout
+        total = layout.body()
         seeds: list[tuple[MaskContext, Secret]] = []
         contexts = self._contexts(model, round_) if self.masked else []
         silos = 0
@@ -57,23 +57,22 @@ class Sums:
             lap("encode")
             for context in contexts:
                 seeds.append((context, Secret.draw(rng)))
-                self._mask(body, *seeds[-1], add=True)
-            residue.add(total, body, self.codec.plan)
+                self._mask(body, *seeds[-1], 1)
+            for i in range(layout.chunks):
+                layout.add(total, i, layout.planes(layout.part(body, i).data, i))
             lap("mask")
         for context, secret in seeds:
-            self._mask(total, context, secret, add=False)
+            self._mask(total, context, secret, -1)
         lap("mask")
         return self.codec.decode(total, silos, self.noise.slack(silos))
 
-    def _encode(self, update: Mapping[str, Array], weight: int, clips: Clips, rng: Rng) -> Residues:
-        """Return a silo's residues, as its frozen body holds them."""
-        codec, layout = self.codec, self.codec.layout
-        body = residue.zeros(codec.plan, layout.coordinates)
+    def _encode(self, update: Mapping[str, Array], weight: int, clips: Clips, rng: Rng) -> Bytes:
+        """Return a silo's frozen body."""
+        body = self.codec.layout.body()
         own = Clips()
         noise = partial(self.noise.draw, rng=rng) if self.noise.variance else None
-        for i, planes in enumerate(codec.encode(update, weight=weight, clips=own, noise=noise)):
-            start = layout.start(i)
-            body[:, start : start + layout.length(i)] = layout.unpack(i, planes)
+        for _ in self.codec.encode(update, weight=weight, clips=own, noise=noise, body=body):
+            pass
         for name, count in own.by_tensor.items():
             clips.by_tensor[name] = clips.by_tensor.get(name, 0) + count
         return body
@@ -85,12 +84,11 @@ class Sums:
         chunk = self.codec.chunk_parameters
         return [MaskContext(self.federation.digest, round_, 1, layer, *digests, chunk) for layer in layers]
 
-    def _mask(self, vector: Residues, context: MaskContext, secret: Secret, *, add: bool) -> None:
-        layout, moduli = self.codec.layout, self.codec.plan.moduli
-        stream = mask_stream(secret, context, moduli)
-        apply = add_mask if add else remove_mask
+    def _mask(self, body: Bytes, context: MaskContext, secret: Secret, sign: int) -> None:
+        layout = self.codec.layout
+        stream = mask_stream(secret, context, self.codec.plan.moduli)
         for i in range(layout.chunks):
-            apply(vector, stream, i, layout.start(i), layout.length(i), moduli)
+            stream.apply(layout.part(body, i), i, layout.length(i), sign)
 
     def _bytes(self, round_: int, silo: int) -> Rng:
         return generator("silo", self.seed, round_, silo).bytes

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from silomix.runtime.core import residue
 from silomix.runtime.core.codec import Codec, Schema, TensorSpec
-from silomix.runtime.core.masks import MaskContext, Secret, Stream, add_mask, mask_stream, remove_mask
-from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.masks import MaskContext, Secret, Stream, mask_stream
+from silomix.runtime.core.packing import Bytes
 from silomix.runtime.core.plan import Encoding, Plan, plan
 
 REPEATS = 9
@@ -46,14 +46,14 @@ def codec(parameters: int, silos: int, precision: int, as_json: bool) -> int:
     values = rng.uniform(-1, 1, parameters).astype(np.float32)
     copy = np.empty_like(values)
     body = [tuple(bytes(plane) for plane in planes) for planes in model.encode({"vector": values})]
-    acc = residue.zeros(p, parameters)
+    acc = model.layout.body()
     stream = mask_stream(Secret(bytes(range(32))), _context(p, model), p.moduli)
     steps = [
         Step("memcpy", "copy the float32 vector", lambda: np.copyto(copy, values)),
         Step("encode", "quantise, reduce, pack", lambda: _encode(model, values)),
-        Step("expand", "expand one hop's mask and add it", lambda: _masks(model, stream, acc, add_mask)),
-        Step("unmask", "expand one hop's mask and take it off", lambda: _masks(model, stream, acc, remove_mask)),
-        Step("add", "unpack one silo's planes and add them", lambda: _add(model, acc, body)),
+        Step("expand", "expand one hop's mask and add it", lambda: _masks(model, stream, acc, 1)),
+        Step("unmask", "expand one hop's mask and take it off", lambda: _masks(model, stream, acc, -1)),
+        Step("add", "check one silo's planes and add them", lambda: _add(model, acc, body)),
         Step("decode", "unpack, remainder theorem, mean", lambda: _decode(model, body, copy)),
     ]
     seconds = _race(steps, quiet=as_json)
@@ -91,16 +91,15 @@ def _encode(model: Codec, values: npt.NDArray[np.float32]) -> None:
         pass
 
 
-def _masks(model: Codec, stream: Stream, acc: Residues, apply: Callable[..., None]) -> None:
+def _masks(model: Codec, stream: Stream, acc: Bytes, sign: int) -> None:
     layout = model.layout
     for i in range(layout.chunks):
-        apply(acc, stream, i, layout.start(i), layout.length(i), layout.plan.moduli)
+        stream.apply(layout.part(acc, i), i, layout.length(i), sign)
 
 
-def _add(model: Codec, acc: Residues, body: list[tuple[bytes, ...]]) -> None:
-    buffer = model.layout.buffer()
+def _add(model: Codec, acc: Bytes, body: list[tuple[bytes, ...]]) -> None:
     for i, planes in enumerate(body):
-        model.layout.add(acc, i, planes, buffer)
+        model.layout.add(acc, i, planes)
 
 
 def _decode(model: Codec, body: list[tuple[bytes, ...]], out: npt.NDArray[np.float32]) -> None:
@@ -138,18 +137,14 @@ def _scaled(run: Callable[[int], object], parameters: int) -> float:
 
 
 def _python_encode(values: npt.NDArray[np.float32], p: Plan) -> list[bytearray]:
-    """Do what `encode` does, as one would first write it: a loop, a modulo, bits shifted out byte by byte."""
-    planes = [bytearray() for _ in p.moduli]
-    buffers, used = [0] * len(planes), [0] * len(planes)
-    for value in values.tolist():
+    """Do what `encode` does, as one would first write it: a loop, a modulo, bits set one by one."""
+    size = (len(values) + 7) // 8
+    planes = [bytearray(width * size) for width in p.widths]
+    for i, value in enumerate(values.tolist()):
         x = max(-p.v, min(p.v, round(value * p.v)))
-        for j, (m, width) in enumerate(zip(p.moduli, p.widths, strict=True)):
-            buffers[j] |= (x % m) << used[j]
-            used[j] += width
-            while used[j] >= 8:
-                planes[j].append(buffers[j] & 255)
-                buffers[j] >>= 8
-                used[j] -= 8
+        for plane, m, width in zip(planes, p.moduli, p.widths, strict=True):
+            for b in range(width):
+                plane[b * size + (i >> 3)] |= (x % m >> b & 1) << (i & 7)
     return planes
 
 
@@ -160,8 +155,8 @@ def _python_decode(planes: tuple[bytes, ...], p: Plan, n: int) -> list[float]:
     for i in range(n):
         x = 0
         for plane, width, (cofactor, y) in zip(planes, p.widths, terms, strict=True):
-            bit = i * width
-            r = int.from_bytes(plane[bit >> 3 : (bit >> 3) + 4], "little") >> (bit & 7) & ((1 << width) - 1)
+            size = len(plane) // width
+            r = sum((plane[b * size + (i >> 3)] >> (i & 7) & 1) << b for b in range(width))
             x += r * cofactor * y
         x %= p.M
         means.append((x - p.M if x > (p.M - 1) // 2 else x) / p.v)
@@ -214,13 +209,14 @@ def warm_kernels() -> None:
         for kind in (np.float32, np.float64):
             values: residue.Floats = np.linspace(-1, 1, 300).astype(kind)
             acc, _ = residue.encode(values, 1.0, p)
-            stream = Stream(bytes(32), p.moduli, 304)
-            add_mask(acc, stream, 0, 0, 300, p.moduli)
-            remove_mask(acc, stream, 0, 0, 300, p.moduli)
             residue.negate_residues(acc[0], p.moduli[0])
             residue.subtract(acc, acc.copy(), p)
             residue.decode_mean(acc, p, 1.0, 1, out=np.empty_like(values))
         schema = Schema((TensorSpec("values", (300,)),))
         single = Codec(schema, (1.0,), p)
         for i, planes in enumerate(single.encode({"values": np.linspace(-1, 1, 300, dtype=np.float32)})):
-            single.layout.add(residue.zeros(p, 300), i, planes)
+            body = single.layout.body()
+            single.layout.add(body, i, planes)
+            for sign in (1, -1):
+                Stream(bytes(32), p.moduli, 304).apply(body, 0, 300, sign)
+            single.decode(body, 1)

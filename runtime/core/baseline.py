@@ -210,7 +210,7 @@ class Baseline:
         if not float_body(self.granularity):
             reduced = tally % np.array(self.plan.moduli)[:, None]
             codec = Codec(self.schema, bounds, self.plan, self.chunk_parameters)
-            return codec.decode(reduced.astype(self.layout.buffer(0).dtype), cohort).tensors
+            return codec.decode(codec.layout.pack(reduced), cohort).tensors
         mean, out, at = tally / cohort, {}, 0
         if not np.isfinite(mean).all():
             raise PeerFault(Reason.OUT_OF_RANGE, "the mean is not finite: no model is published")

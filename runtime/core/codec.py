@@ -2,7 +2,8 @@
 
 The tensors of a schema are laid end to end into one vector, in the schema's order. Behind them stands the silo's
 weight, where the plan has weights. The vector is cut into chunks of equal length, the last one shorter, and each chunk
-is one packed plane per modulus. `Layout` is all that a hop needs; `Codec` adds what the values mean.
+is one packed plane per modulus. Chunks one behind the other are a body: a silo's, or the sum of many, which is held as
+it travels. `Layout` is all that a hop needs; `Codec` adds what the values mean.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +19,9 @@ import numpy.typing as npt
 from silomix.runtime.core import residue
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.packing import Residues, pack_into, scratch, unpack
+from silomix.runtime.core.packing import Bytes, Residues, check, pack_into, slice_bytes, unpack
 from silomix.runtime.core.plan import Plan
+from silomix.runtime.core.slices import add_plane
 
 CHUNK_PARAMETERS = 65_536
 """Default length of a chunk: a few planes of it fill a message of about 150 KB."""
@@ -103,14 +105,41 @@ class Layout:
         """How many coordinates a chunk has."""
         return min(self.chunk_parameters, self.coordinates - self.start(index))
 
+    @cached_property
+    def chunk_bytes(self) -> int:
+        """Bytes of the planes of a full chunk."""
+        return sum(self.plan.plane_bytes(self.chunk_parameters))
+
     @property
     def body_bytes(self) -> int:
         """Bytes of all planes of a body, without framing."""
-        return sum(sum(self.plan.plane_bytes(self.length(i))) for i in range(self.chunks))
+        last = self.coordinates - (self.chunks - 1) * self.chunk_parameters
+        return (self.chunks - 1) * self.chunk_bytes + sum(self.plan.plane_bytes(last)) if self.chunks else 0
 
-    def unpack(self, index: int, planes: Sequence[bytes | memoryview], out: Residues | None = None) -> Residues:
-        """Unpack one chunk to a row of residues per plane, or refuse it whole. `out` is a buffer for a full chunk."""
+    def body(self) -> Bytes:
+        """Make an empty body: all residues are zero."""
+        return np.zeros(self.body_bytes, np.uint8)
+
+    def part(self, body: Bytes, index: int) -> Bytes:
+        """Return a chunk of a body, as a view: its planes one behind the other."""
+        self.start(index)
+        return body[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
+
+    def planes(self, part: memoryview, index: int) -> list[memoryview]:
+        """Cut a chunk into its planes."""
+        out, at = [], 0
+        for size in self.plan.plane_bytes(self.length(index)):
+            out.append(part[at : at + size])
+            at += size
+        return out
+
+    def check(self, index: int, planes: Sequence[bytes | memoryview]) -> list[Bytes]:
+        """Return one chunk's planes as arrays, or refuse it whole."""
         n = self.length(index)
+        self._count(index, planes)
+        return [check(plane, m, n) for plane, m in zip(planes, self.plan.moduli, strict=True)]
+
+    def _count(self, index: int, planes: Sequence[bytes | memoryview]) -> None:
         if len(planes) != len(self.plan.moduli):
             raise PeerFault(
                 Reason.WRONG_LENGTH,
@@ -118,22 +147,58 @@ class Layout:
                 found=len(planes),
                 expected=len(self.plan.moduli),
             )
+
+    def unpack(self, index: int, planes: Sequence[bytes | memoryview], out: Residues | None = None) -> Residues:
+        """Unpack one chunk to a row of residues per plane, or refuse it whole. `out` is a buffer for a full chunk."""
+        n = self.length(index)
+        self._count(index, planes)
         rows: Residues = self.buffer(n) if out is None else out[:, :n]
         for row, plane, m in zip(rows, planes, self.plan.moduli, strict=True):
             unpack(plane, m, n, row)
         return rows
 
+    def residues(self, body: Bytes) -> Residues:
+        """Unpack a whole body."""
+        out = residue.zeros(self.plan, self.coordinates)
+        for i in range(self.chunks):
+            start = self.start(i)
+            planes = self.planes(self.part(body, i).data, i)
+            out[:, start : start + self.length(i)] = self.unpack(i, planes)
+        return out
+
+    def pack(self, residues: npt.NDArray[np.integer[Any]]) -> Bytes:
+        """Pack a whole body."""
+        if residues.shape != (len(self.plan.moduli), self.coordinates):
+            shape = (len(self.plan.moduli), self.coordinates)
+            raise ValueError(f"a body holds residues of shape {shape}, not {residues.shape}")
+        rows: Residues = residues.astype(residue.plan_dtype(self.plan), copy=False)
+        out = self.body()
+        for i in range(self.chunks):
+            start = self.start(i)
+            self.put(self.part(out, i), rows[:, start : start + self.length(i)])
+        return out
+
+    def put(self, part: Bytes, residues: Residues) -> None:
+        """Pack one chunk of residues into its place."""
+        at = 0
+        for row, size, width in zip(residues, self.plan.plane_bytes(residues.shape[1]), self.plan.widths, strict=True):
+            pack_into(row, width, part[at : at + size])
+            at += size
+
     def buffer(self, n: int | None = None) -> Residues:
         """Make a buffer for the residues of a chunk, to be used again and again."""
         return residue.zeros(self.plan, self.chunk_parameters if n is None else n)
 
-    def add(
-        self, acc: Residues, index: int, planes: Sequence[bytes | memoryview], buffer: Residues | None = None
-    ) -> None:
-        """Add one packed chunk to a sum over the whole vector. A chunk that is refused leaves the sum as it was."""
-        residues = self.unpack(index, planes, buffer)
-        start = self.start(index)
-        residue.add(acc[:, start : start + residues.shape[1]], residues, self.plan)
+    def add(self, body: Bytes, index: int, planes: Sequence[bytes | memoryview]) -> None:
+        """Add one packed chunk to a body. A chunk that is refused leaves the body as it was."""
+        self.sum(self.part(body, index), self.check(index, planes), slice_bytes(self.length(index)))
+
+    def sum(self, part: Bytes, planes: Sequence[Bytes], size: int) -> None:
+        """Add planes that were checked, with slices of `size` bytes, to a chunk."""
+        at = 0
+        for plane, m, width in zip(planes, self.plan.moduli, self.plan.widths, strict=True):
+            add_plane(part, at, plane, 0, size, m, width)
+            at += len(plane)
 
 
 @dataclass(frozen=True)
@@ -191,21 +256,25 @@ class Codec:
         weight: int = 1,
         clips: Clips | None = None,
         noise: Callable[[int], residue.Integers] | None = None,
-    ) -> Iterator[tuple[memoryview, ...]]:
-        """Yield the packed planes of each chunk. They are views that the next chunk overwrites.
+        body: Bytes | None = None,
+    ) -> Iterator[list[memoryview]]:
+        """Yield the packed planes of each chunk: places of the body, if one is given, or views overwritten by the next.
 
         A NaN is found only when its tensor is reached, so a silo freezes all chunks before it sends the first.
         `noise` draws so many integers, to be added to the quantised values: the plan must have room for them.
         """
         self._check_names(tensors)
         plan, layout = self.plan, self.layout
-        planes = [scratch(layout.chunk_parameters, w) for w in plan.widths]
-        chunk = residue.zeros(plan, layout.chunk_parameters)
-        filled = 0
+        chunk = layout.buffer()
+        room = np.empty(layout.chunk_bytes, np.uint8)
+        index = filled = 0
 
-        def packed() -> tuple[memoryview, ...]:
-            rows = zip(chunk, plan.widths, planes, strict=True)
-            return tuple(pack_into(row[:filled], w, out) for row, w, out in rows)
+        def packed() -> list[memoryview]:
+            nonlocal index
+            part = room[: sum(plan.plane_bytes(filled))] if body is None else layout.part(body, index)
+            layout.put(part, chunk[:, :filled])
+            index += 1
+            return layout.planes(part.data, index - 1)
 
         for spec, bound in zip(self.schema.tensors, self.bounds, strict=True):
             values = self._flat(spec, tensors[spec.name])
@@ -232,35 +301,44 @@ class Codec:
         if filled:
             yield packed()
 
-    def decode(self, residues: Residues, cohort: int, slack: int = 0) -> Aggregate:
-        """Decode the cohort's summed residues to the mean, or refuse the sum if it cannot be one of this cohort.
+    def decode(self, body: Bytes, cohort: int, slack: int = 0) -> Aggregate:
+        """Decode the sum of a cohort's bodies to the mean, or refuse it if it cannot be one of this cohort.
 
         `slack` is how far noise may carry a sum beyond the largest that the cohort has without it.
         """
-        weight = self._weight(residues, cohort)
-        out: dict[str, Array] = {}
+        weight = self._weight(body, cohort)
+        layout, limit = self.layout, weight * self.plan.v + slack
+        means: dict[str, residue.Floats] = {
+            t.name: np.empty(t.size, np.float64 if t.dtype is Dtype.F64 else np.float32) for t in self.schema.tensors
+        }
+        buffer, index = layout.buffer(), -1
         at = 0
         for spec, bound in zip(self.schema.tensors, self.bounds, strict=True):
-            kind = np.float64 if spec.dtype is Dtype.F64 else np.float32
-            mean: residue.Floats = np.empty(spec.size, kind)
-            limit = weight * self.plan.v + slack
-            residue.decode_mean(residues, self.plan, bound, weight, limit=limit, out=mean, at=at, name=spec.name)
-            out[spec.name] = as_dtype(mean, spec.dtype).reshape(spec.shape)
-            at += spec.size
-        return Aggregate(out, weight)
+            done = 0
+            while done < spec.size:
+                if at // layout.chunk_parameters > index:
+                    index += 1
+                    layout.unpack(index, layout.planes(layout.part(body, index).data, index), buffer)
+                place = at - layout.start(index)
+                step = min(spec.size - done, layout.length(index) - place)
+                out = means[spec.name][done : done + step]
+                residue.decode_mean(buffer, self.plan, bound, weight, limit=limit, out=out, at=place, name=spec.name)
+                done, at = done + step, at + step
+        tensors = {t.name: as_dtype(means[t.name], t.dtype).reshape(t.shape) for t in self.schema.tensors}
+        return Aggregate(tensors, weight)
 
-    def _weight(self, residues: Residues, cohort: int) -> int:
-        if residues.shape != (len(self.plan.moduli), self.layout.coordinates):
-            raise PeerFault(
-                Reason.WRONG_LENGTH,
-                f"a sum has shape {(len(self.plan.moduli), self.layout.coordinates)}, not {residues.shape}",
-            )
+    def _weight(self, body: Bytes, cohort: int) -> int:
+        layout = self.layout
+        if len(body) != layout.body_bytes:
+            raise PeerFault(Reason.WRONG_LENGTH, f"a sum has {layout.body_bytes} bytes, not {len(body)}")
         if not 1 <= cohort <= self.plan.n_max:
             raise PeerFault(
                 Reason.OUT_OF_RANGE, f"a cohort of {cohort}: the plan holds 1 to {self.plan.n_max}", found=cohort
             )
         if not self.weighted:
             return cohort
+        last = layout.chunks - 1
+        residues = layout.unpack(last, layout.planes(layout.part(body, last).data, last))
         weight = int(residue.decode_sum(residues[:, -1:], self.plan)[0])
         if not cohort <= weight <= cohort * self.plan.weight_levels:
             raise PeerFault(

@@ -7,6 +7,8 @@ lists of parts collide, and the first part names the purpose, so that no two pur
 import hashlib
 from collections.abc import Iterator
 
+from blake3 import blake3
+
 DIGEST_BYTES = 32
 
 
@@ -27,6 +29,11 @@ def digest(domain: str, *parts: Part) -> bytes:
     for piece in _pieces(domain, parts):
         hasher.update(piece)
     return hasher.digest()
+
+
+def fast_hash(content: bytes | memoryview) -> bytes:
+    """Hash something long with BLAKE3, which is several times as fast. It has no purpose: `digest` gives it one."""
+    return blake3(content).digest()
 
 
 def _pieces(domain: str, parts: tuple[Part, ...]) -> Iterator[bytes | memoryview]:

@@ -1,33 +1,38 @@
-"""Residues <-> bytes: one bit-packed plane per modulus.
+"""Residues <-> bytes: one plane per modulus, cut into slices of bits.
 
-Residue i of a plane of width w occupies bits [i*w, (i+1)*w) of the plane, read as a little-endian bit string; the
-last byte is padded with zeros. A plane of n residues is therefore exactly ceil(n*w/8) bytes, and anything else is
-refused before it is looked at.
+A plane of n residues of width w is w slices of ceil(n/8) bytes, from the lowest bit up. Slice b is a bitmap: its bit i
+(bit i mod 8, counted from the least significant, of byte i div 8) is bit b of residue i. The bits behind the last
+residue are zero. A plane is therefore exactly w * ceil(n/8) bytes, and anything else is refused before it is looked at.
 
-Planes narrower than 16 bits are held as uint16, so that two residues add up without overflow, and are moved four at a
-time inside one 64-bit word; wider ones are held as uint32 and moved one by one.
+Why slices: 64 residues side by side are w words, and a word takes part in an addition as a whole, whatever the width.
+Masks are added and sums are made on the packed bytes as they are (`slices.py`); a hop never unpacks anything.
 """
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.kernels import compiled, load_word, store_word
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 """One plane of residues, or planes of them in rows: uint16 or uint32."""
+Bytes = npt.NDArray[np.uint8]
+"""Packed planes, one behind the other."""
 
-if sys.byteorder != "little":  # the kernels move residues in 64-bit words of memory
+if sys.byteorder != "little":  # the kernels move slices in 64-bit words of memory
     raise ImportError("silomix packs planes on little-endian machines only")
 
 NARROW = 15
 """The widest residue of which two add up within 16 bits."""
-
-SLACK = 16
-"""Bytes behind a plane that the packing kernels may write."""
+LANES = 64
+"""Residues that are sliced at a time: one bit of each makes a word."""
 
 
 def residue_dtype(width: int) -> type[np.uint16] | type[np.uint32]:
@@ -35,35 +40,46 @@ def residue_dtype(width: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if width <= NARROW else np.uint32
 
 
+def slice_bytes(n: int) -> int:
+    """Length of one slice of n residues."""
+    return (n + 7) // 8
+
+
 def packed_bytes(n: int, width: int) -> int:
     """Length of a plane of n residues."""
-    return (n * width + 7) // 8
+    return width * slice_bytes(n)
 
 
 def pack(residues: Residues, width: int) -> bytes:
     """Pack one plane. Residues must be below 2^width: the codec makes no others."""
-    out = scratch(len(residues), width)
-    return bytes(pack_into(residues, width, out))
+    out = np.empty(packed_bytes(len(residues), width), np.uint8)
+    pack_into(residues, width, out)
+    return out.tobytes()
 
 
-def scratch(n: int, width: int) -> npt.NDArray[np.uint8]:
-    """Make a buffer for `pack_into`: the plane, and room for the kernels' last word."""
-    return np.empty(packed_bytes(n, width) + SLACK, np.uint8)
-
-
-def pack_into(residues: Residues, width: int, out: npt.NDArray[np.uint8]) -> memoryview:
-    """Pack one plane into a buffer that is used again and again, and return the plane as a view of it."""
-    size = packed_bytes(len(residues), width)
-    if len(out) < size + SLACK:
-        raise ValueError(f"the buffer has {len(out)} bytes, the plane needs {size + SLACK}")
-    (_pack_narrow if _in_lanes(residues, width) else _pack_wide)(residues, width, out[: size + SLACK])
-    return out.data[:size]
+def pack_into(residues: Residues, width: int, out: Bytes) -> None:
+    """Pack one plane into exactly its bytes."""
+    if len(out) != packed_bytes(len(residues), width):
+        raise ValueError(f"the plane has {packed_bytes(len(residues), width)} bytes, not {len(out)}")
+    _pack(np.ascontiguousarray(residues), width, out)
 
 
 def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None = None) -> Residues:
     """Unpack one plane of n residues below `modulus`, or refuse it, with the offset of what is wrong."""
+    raw = check(plane, modulus, n)
     width = (modulus - 1).bit_length()
-    expected = packed_bytes(n, width)
+    if out is None:
+        out = np.empty(n, residue_dtype(width))
+    elif len(out) != n or out.itemsize < np.dtype(residue_dtype(width)).itemsize or not out.flags.c_contiguous:
+        raise ValueError(f"{len(out)} places of {out.dtype} do not hold {n} residues below {modulus}")
+    _unpack(raw, width, out)
+    return out
+
+
+def check(plane: bytes | memoryview, modulus: int, n: int) -> Bytes:
+    """Return a plane of n residues below `modulus` as an array, or refuse it, with the offset of what is wrong."""
+    width, size = (modulus - 1).bit_length(), slice_bytes(n)
+    expected = width * size
     if len(plane) != expected:
         raise PeerFault(
             Reason.WRONG_LENGTH,
@@ -72,146 +88,125 @@ def unpack(plane: bytes | memoryview, modulus: int, n: int, out: Residues | None
             found=len(plane),
             expected=expected,
         )
-    spare = expected * 8 - n * width
-    if spare and plane[-1] >> (8 - spare):
-        raise PeerFault(
-            Reason.TRAILING_BITS,
-            f"the {spare} padding bits behind the last residue are not zero (byte {expected - 1})",
-            offset=expected - 1,
-        )
-    if out is None:
-        out = np.empty(n, residue_dtype(width))
-    elif len(out) != n or out.itemsize < np.dtype(residue_dtype(width)).itemsize:
-        raise ValueError(f"{len(out)} places of {out.dtype} do not hold {n} residues below {modulus}")
-    raw = np.frombuffer(plane, np.uint8)
-    bad = (_unpack_in_lanes if _in_lanes(out, width) else _unpack_any)(raw, width, modulus, out)
+    for last in range(size - 1, expected, size) if n % 8 else ():
+        if plane[last] >> n % 8:
+            raise PeerFault(
+                Reason.TRAILING_BITS,
+                f"the padding bits behind the last residue are not zero (byte {last})",
+                offset=last,
+            )
+    raw: Bytes = np.frombuffer(plane, np.uint8)
+    bad = -1 if modulus == 1 << width else _first_at_least(raw, size, width, (1 << width) - modulus)
     if bad >= 0:
         raise PeerFault(
             Reason.RESIDUE_RANGE,
-            f"residue {bad} is not below its modulus {modulus} (byte {bad * width // 8})",
-            offset=bad * width // 8,
+            f"residue {bad} is not below its modulus {modulus} (byte {bad // 8})",
+            offset=bad // 8,
             index=bad,
             expected=modulus,
         )
-    return out
+    return raw
 
 
-def _in_lanes(residues: Residues, width: int) -> bool:
-    """Whether residues lie as the fast kernels take them: 16-bit lanes, one beside the other, with a bit to spare."""
-    return width <= NARROW and residues.dtype == np.uint16 and residues.flags.c_contiguous
+def _lanes(builder: Any, kind: Any, value: Any) -> Any:
+    """Make a vector of LANES equal numbers."""
+    none = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(none, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, none, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 
 
-@compiled
-def _pack_narrow(residues: npt.NDArray[np.uint16], width: int, out: npt.NDArray[np.uint8]) -> None:
-    """Pack eights into `width` bytes each, closing the gaps between 16-bit lanes by halves.
-
-    abcd as lanes of 16 -> ab cd as lanes of 32 -> abcd in 4w bits; two of these make w bytes. `out` has SLACK bytes
-    to spare.
-    """
-    eights = len(residues) // 8
-    even16, odd16 = np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFF0000FFFF0000)
-    even32, odd32 = np.uint64(0x00000000FFFFFFFF), np.uint64(0xFFFFFFFF00000000)
-    close16, close32 = np.uint64(16 - width), np.uint64(32 - 2 * width)
-    half, rest = np.uint64(4 * width), np.uint64(64 - 4 * width)
-    for g in range(eights):
-        a = load_word(residues, 16 * g)
-        b = load_word(residues, 16 * g + 8)
-        a = a & even16 | (a & odd16) >> close16
-        b = b & even16 | (b & odd16) >> close16
-        a = a & even32 | (a & odd32) >> close32
-        b = b & even32 | (b & odd32) >> close32
-        store_word(out, g * width, a | b << half)
-        store_word(out, g * width + 8, b >> rest)  # past w bytes this is overwritten by the next eight
-    for i in range(eights * width, len(out)):
-        out[i] = 0
-    for i in range(8 * eights, len(residues)):
-        bit = i * width
-        store_word(out, bit >> 3, load_word(out, bit >> 3) | np.uint64(residues[i]) << np.uint64(bit & 7))
+def _lanes_at(target: Any, builder: Any, array: Any, value: Any, start: Any) -> tuple[Any, Any]:
+    """Return the type of LANES of an array's elements, and the address of those from `start` on."""
+    kind = ir.VectorType(ir.IntType(array.dtype.bitwidth), LANES)
+    made = target.make_array(array)(target, builder, value)
+    return kind, builder.bitcast(builder.gep(made.data, [start]), kind.as_pointer())
 
 
-@compiled
-def _pack_wide(residues: npt.NDArray[np.uint32], width: int, out: npt.NDArray[np.uint8]) -> None:
-    """Pack one residue after the other through a 64-bit buffer; `out` has SLACK bytes to spare."""
-    w, full = np.uint64(width), np.uint64(32)
-    buffer, used, at = np.uint64(0), np.uint64(0), 0
-    for r in residues:
-        buffer |= np.uint64(r) << used
-        used += w
-        if used >= full:
-            store_word(out, at, buffer)
-            at += 4
-            buffer >>= full
-            used -= full
-    store_word(out, at, buffer)
+def _gather(context: Any, array: Any, start: Any, bit: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, address = _lanes_at(target, builder, signature.args[0], arguments[0], arguments[1])
+        values = builder.load(address, align=kind.element.width // 8)
+        up = builder.sub(ir.Constant(kind.element, kind.element.width - 1), builder.trunc(arguments[2], kind.element))
+        shifted = builder.shl(values, _lanes(builder, kind, up))
+        signs = builder.icmp_signed("<", shifted, ir.Constant(kind, [0] * LANES))
+        return builder.bitcast(signs, ir.IntType(64))
+
+    return types.uint64(array, types.intp, types.intp), generate
+
+
+def _scatter(context: Any, array: Any, start: Any, bit: Any, word: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, address = _lanes_at(target, builder, signature.args[0], arguments[0], arguments[1])
+        place = builder.shl(ir.Constant(kind.element, 1), builder.trunc(arguments[2], kind.element))
+        chosen = builder.bitcast(arguments[3], ir.VectorType(ir.IntType(1), LANES))
+        bits = builder.select(chosen, _lanes(builder, kind, place), ir.Constant(kind, [0] * LANES))
+        align = kind.element.width // 8
+        builder.store(builder.or_(builder.load(address, align=align), bits), address, align=align)
+        return target.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, types.uint64), generate
+
+
+_gather_bit: Callable[[Any, int, int], np.uint64] = cast("Any", intrinsic(_gather))
+"""Inside a kernel: collect one bit of LANES residues in a word, lane 0 lowest. No plain loop becomes this."""
+_scatter_bit: Callable[[Any, int, int, np.uint64], None] = cast("Any", intrinsic(_scatter))
+"""Inside a kernel: put each bit of a word into one of LANES residues, which have a zero there."""
 
 
 @compiled
-def _unpack_in_lanes(raw: npt.NDArray[np.uint8], width: int, modulus: int, out: npt.NDArray[np.uint16]) -> int:
-    """Unpack a plane and return the position of the first value that is no residue, or -1: one call, one turn."""
-    _unpack_tail(raw, width, _unpack_narrow(raw, width, out), out)
-    return _first_at_least(out, modulus)
+def _pack(residues: Residues, width: int, out: Bytes) -> None:
+    size, full = (len(residues) + 7) // 8, len(residues) // LANES
+    for i in range(full):
+        for b in range(width):
+            store_word(out, b * size + 8 * i, _gather_bit(residues, LANES * i, b))
+    for b in range(width):
+        for i in range(8 * full, size):
+            byte = np.int64(0)
+            for p in range(8 * i, min(8 * i + 8, len(residues))):
+                byte |= (np.int64(residues[p]) >> b & 1) << (p & 7)
+            out[b * size + i] = byte
 
 
 @compiled
-def _unpack_any(raw: npt.NDArray[np.uint8], width: int, modulus: int, out: Residues) -> int:
-    """The same for residues that do not lie in 16-bit lanes."""
-    _unpack_tail(raw, width, _unpack_wide(raw, width, out), out)
-    return _first_at_least(out, modulus)
-
-
-@compiled
-def _unpack_narrow(raw: npt.NDArray[np.uint8], width: int, out: npt.NDArray[np.uint16]) -> int:
-    """Unpack eights while the words that hold them lie within the plane; return how many residues are done."""
-    second, shift = 4 * width >> 3, np.uint64(4 * width & 7)
-    eights = min(len(out) // 8, max(0, (len(raw) - second - 8) // width + 1))
-    w, pair = np.uint64(width), np.uint64(2 * width)
-    cut_pair = (np.uint64(1) << pair) - np.uint64(1)
-    cut = ((np.uint64(1) << w) - np.uint64(1)) * np.uint64(0x0000000100000001)
-    lane16, lane32 = np.uint64(16), np.uint64(32)
-    for g in range(eights):
-        a = load_word(raw, g * width)
-        b = load_word(raw, g * width + second) >> shift
-        a = a & cut_pair | (a >> pair & cut_pair) << lane32
-        b = b & cut_pair | (b >> pair & cut_pair) << lane32
-        store_word(out, 16 * g, a & cut | (a >> w & cut) << lane16)
-        store_word(out, 16 * g + 8, b & cut | (b >> w & cut) << lane16)
-    return 8 * eights
-
-
-@compiled
-def _unpack_wide(raw: npt.NDArray[np.uint8], width: int, out: npt.NDArray[np.uint32]) -> int:
-    """Unpack residues while the word that holds one lies within the plane; return how many are done."""
-    n = min(len(out), max(0, (len(raw) - 8) * 8 // width))
-    cut = np.uint64((1 << width) - 1)
-    for i in range(n):
-        bit = i * width
-        out[i] = load_word(raw, bit >> 3) >> np.uint64(bit & 7) & cut
-    return n
-
-
-@compiled
-def _unpack_tail(raw: npt.NDArray[np.uint8], width: int, start: int, out: Residues) -> None:
-    """Unpack the last residues byte by byte, where a 64-bit word would reach past the plane."""
-    for i in range(start, len(out)):
-        bit = i * width
+def _unpack(raw: Bytes, width: int, out: Residues) -> None:
+    size, full = (len(out) + 7) // 8, len(out) // LANES
+    out[:] = 0
+    for i in range(full):
+        for b in range(width):
+            _scatter_bit(out, LANES * i, b, load_word(raw, b * size + 8 * i))
+    for p in range(LANES * full, len(out)):
         value = np.int64(0)
-        shift = 0
-        for b in range(bit >> 3, (bit + width + 7) >> 3):
-            value |= np.int64(raw[b]) << shift
-            shift += 8
-        out[i] = (value >> (bit & 7)) & ((1 << width) - 1)
+        for b in range(width):
+            value |= (np.int64(raw[b * size + (p >> 3)]) >> (p & 7) & 1) << b
+        out[p] = value
 
 
 @compiled
-def _first_at_least(values: Residues, modulus: int) -> int:
-    """Return the position of the first value that is no residue, or -1. The common case is one vectorised pass."""
-    kind = values.dtype.type
-    top = kind(0)
-    for i in range(len(values)):
-        top = max(top, values[i])
-    if top < modulus:
-        return -1
-    for i in range(len(values)):
-        if values[i] >= modulus:
-            return i
+def _first_at_least(raw: Bytes, size: int, width: int, gap: int) -> int:
+    """Return the position of the first value that is 2^width - gap or more, or -1: gap added to it carries.
+
+    The carry of a sum with a constant, bit by bit: where the constant has a one it is (bit or carry), else (bit and
+    carry).
+    """
+    block = np.empty(1024, np.uint8)
+    for start in range(0, size, len(block)):
+        n = min(len(block), size - start)
+        carry = block[:n]
+        carry[:] = 0
+        for b in range(width):
+            bits = raw[b * size + start : b * size + start + n]
+            if gap >> b & 1:
+                for i in range(n):
+                    carry[i] = np.uint8(carry[i] | bits[i])
+            else:
+                for i in range(n):
+                    carry[i] = np.uint8(carry[i] & bits[i])
+        any_ = np.uint8(0)
+        for i in range(n):
+            any_ |= carry[i]
+        if any_:
+            for i in range(n):
+                for b in range(8):
+                    if carry[i] >> b & 1:
+                        return 8 * (start + i) + b
     return -1

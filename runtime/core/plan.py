@@ -102,8 +102,8 @@ class Plan:
         return self.packed_bits if self.encoding is Encoding.COUNTS else sum(self.moduli)
 
     def plane_bytes(self, parameters: int) -> tuple[int, ...]:
-        """Length of each plane of a chunk of so many parameters, padded to whole bytes."""
-        return tuple((parameters * w + 7) // 8 for w in self.widths)
+        """Length of each plane of a chunk of so many parameters, every slice of it padded to whole bytes."""
+        return tuple((parameters + 7) // 8 * w for w in self.widths)
 
     @cached_property
     def digest(self) -> bytes:

@@ -1,8 +1,8 @@
 """One attempt on its way through a node: headers and the cohort, then chunk after chunk in, and out to the next hop.
 
 A hop and the aggregator do the same thing with a sum: expand the masks that were sealed to them while silos still
-upload, then add what comes in. One array of residues holds it all: at first what the masks take off, then, body after
-body at hop 1 and chunk after chunk at the others, the sum. It is kept until the attempt is over, so that a broken
+upload, then add what comes in. One packed body holds it all: at first what the masks take off, then, body after body
+at hop 1 and chunk after chunk at the others, the sum. It is kept until the attempt is over, so that a broken
 stream to the next hop can be sent again. `runtime/nodes/rows.py` does the same with whole bodies, for the paper's
 literal modes.
 """
@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from silomix.runtime.core import residue
 from silomix.runtime.core.codec import Aggregate, Codec, Layout
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
@@ -30,10 +29,10 @@ from silomix.runtime.core.messages import (
     chunk_digest,
     release_digest,
 )
-from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.packing import Bytes, slice_bytes
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
-from silomix.runtime.framing import RELAY, ChunkView, ChunkWriter
+from silomix.runtime.framing import RELAY, ChunkView, chunk_frame
 from silomix.runtime.nodes.node import whole
 from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_header
 from silomix.v1 import body_pb2, services_pb2
@@ -244,10 +243,10 @@ class SumPassage(Passage):
     """The vector of one attempt: what comes in, less this node's masks."""
 
     def __init__(self, manifest: Manifest, name: str, workers: Executor) -> None:
-        """Make room for the sum: one residue per coordinate and plane."""
+        """Make room for the sum."""
         super().__init__(manifest, name, workers)
         self.masked = manifest.plan.level is not Level.TRUSTED
-        self.vector: Residues = residue.zeros(manifest.plan, self.layout.coordinates)
+        self.sum: Bytes = self.layout.body()
         self._seeds: dict[bytes, Secret] = {}
         self._pending: list[asyncio.Task[None]] = []
         self._busy = asyncio.Lock()
@@ -260,7 +259,7 @@ class SumPassage(Passage):
     def decode(self, size: int, slack: Slack = no_slack) -> list[Aggregate]:
         """Decode the sum to the cohort's mean, or refuse it if it cannot be one of this cohort."""
         m = self.manifest
-        return [Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.vector, size, slack(size))]
+        return [Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(self.sum, size, slack(size))]
 
     async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
         """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
@@ -278,7 +277,7 @@ class SumPassage(Passage):
     def _apply(self, seed: Secret, sign: int) -> None:
         stream = mask_stream(seed, self.manifest.context(self.layer), self.manifest.plan.moduli)
         for i in range(self.layout.chunks):
-            stream.apply(self.vector, i, self.layout.start(i), self.layout.length(i), sign)
+            stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)
 
     async def _prepare(self, cohort: Cohort, partition: Partition) -> None:
         """Wait for the masks, and put those of silos outside the cohort back."""
@@ -288,38 +287,34 @@ class SumPassage(Passage):
             async with self._busy:  # once it is popped it is put back, also if the stream breaks now
                 await self._work(self._apply, self._seeds.pop(digest), 1)
 
-    def _open(self, chunk: AnyChunk, index: int) -> tuple[Residues, bytes]:
+    def _open(self, chunk: AnyChunk, index: int) -> tuple[list[Bytes], bytes]:
         return open_chunk(chunk, self.layout, index)
 
-    def _put(self, index: int, content: Residues) -> None:
-        start = self.layout.start(index)
-        residue.add(self.vector[:, start : start + content.shape[1]], content, self.manifest.plan)
+    def _put(self, index: int, content: list[Bytes]) -> None:
+        self.layout.sum(self.layout.part(self.sum, index), content, slice_bytes(self.layout.length(index)))
 
-    async def count(self, add_to: Callable[[Residues], None]) -> None:
+    async def count(self, add_to: Callable[[Bytes], None]) -> None:
         """Take in one silo's whole body: hop 1's. Masks are being taken off the same array, hence the turns."""
         async with self._busy:
-            await self._work(add_to, self.vector)
+            await self._work(add_to, self.sum)
 
     async def take_all(self) -> None:
         """Be done: all bodies of the cohort are in."""
         await self._advance(self.chunks)
 
     def _writer(self) -> Writer:
-        writer = ChunkWriter(self.layout, RELAY)
+        return self._write
 
-        def write(index: int) -> tuple[bytes, bytes]:
-            start = self.layout.start(index)
-            return writer.write(index, self.vector[:, start : start + self.layout.length(index)])
-
-        return write
+    def _write(self, index: int) -> tuple[bytes, bytes]:
+        start, planes = self.layout.start(index), self.layout.planes(self.layout.part(self.sum, index).data, index)
+        return chunk_frame(RELAY, index, start, planes), chunk_digest(index, start, planes)
 
 
-def open_chunk(chunk: AnyChunk, shape: Layout, index: int, buffer: Residues | None = None) -> tuple[Residues, bytes]:
-    """Check a chunk in full and unpack it, into a buffer if one is given; return its residues and its digest."""
+def open_chunk(chunk: AnyChunk, shape: Layout, index: int) -> tuple[list[Bytes], bytes]:
+    """Check a chunk in full; return its planes and its digest."""
     check_place(chunk, index, shape.start(index))
     planes = list(chunk.planes)
-    residues = shape.unpack(index, planes, buffer)
-    return residues, chunk_digest(index, chunk.first_parameter, planes)
+    return shape.check(index, planes), chunk_digest(index, chunk.first_parameter, planes)
 
 
 def check_place(chunk: AnyChunk, index: int, start: int) -> None:

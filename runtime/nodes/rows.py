@@ -14,14 +14,15 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import BinaryIO
 
-from silomix.runtime.core import residue
+import numpy as np
+
 from silomix.runtime.core.baseline import Baseline, Row
 from silomix.runtime.core.codec import Aggregate, Codec
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.masks import Secret, Stream, mask_stream
 from silomix.runtime.core.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
-from silomix.runtime.core.packing import Residues, pack
+from silomix.runtime.core.packing import Bytes, slice_bytes
 from silomix.runtime.core.plan import Level
 from silomix.runtime.framing import RELAY, chunk_frame
 from silomix.runtime.nodes.passage import (
@@ -206,7 +207,7 @@ class GroupsPassage(TablePassage):
         self._grouping: Grouping | None = None
         self._sizes_of: tuple[int, ...] = ()
         self._unnamed: tuple[Group, ...] = ()
-        self._vectors: list[Residues] = []
+        self._sums: list[Bytes] = []
 
     @property
     def rows(self) -> int:
@@ -220,8 +221,8 @@ class GroupsPassage(TablePassage):
         """Decode each group's sum to its mean."""
         m = self.manifest
         codec = Codec(m.schema, m.bounds, m.plan, m.chunk_parameters)
-        pairs = zip(self._vectors, self._sizes_of, strict=True)
-        return [codec.decode(vector, n, slack(n)) for vector, n in pairs]
+        pairs = zip(self._sums, self._sizes_of, strict=True)
+        return [codec.decode(body, n, slack(n)) for body, n in pairs]
 
     async def add_header(self, header: Header, private: Secret | None, spawn: Spawn) -> None:
         """Take a header in, and open the seed in it that is ours."""
@@ -249,8 +250,7 @@ class GroupsPassage(TablePassage):
             self._sizes_of = tuple(group.size for group in partition)
             private = self._private
             seeds = [[self.open_seed(s, private, "a silo") for s in g.seeds] if private else [] for g in partition]
-            shape = residue.zeros(self.manifest.plan, self.layout.coordinates)
-            self._vectors = [shape.copy() for _ in partition]
+            self._sums = [self.layout.body() for _ in partition]
         context, moduli = self.manifest.context(self.layer), self.manifest.plan.moduli
         self._masks = [[mask_stream(seed, context, moduli) for seed in group] for group in seeds]
 
@@ -272,28 +272,28 @@ class GroupsPassage(TablePassage):
             return [cohort, services_pb2.RelayFrame(groups=write_groups(self._unnamed))]
         return [cohort, services_pb2.RelayFrame(grouping=write_grouping(self._grouping))]
 
-    def _open(self, chunk: AnyChunk, index: int) -> tuple[Residues, bytes]:
+    def _open(self, chunk: AnyChunk, index: int) -> tuple[Bytes, bytes]:
         lot, _ = self._place(chunk, index)
         planes = list(chunk.planes)
-        return self.layout.unpack(lot, planes), chunk_digest(index, chunk.first_parameter, planes)
+        return np.concatenate(self.layout.check(lot, planes)), chunk_digest(index, chunk.first_parameter, planes)
 
-    def _put(self, index: int, content: Residues) -> None:
+    def _put(self, index: int, content: Bytes) -> None:
         self._finish(*divmod(index, self.rows), content)
 
-    def _finish(self, lot: int, row: int, content: Residues) -> None:
+    def _finish(self, lot: int, row: int, content: Bytes) -> None:
         """Take the group's masks off a chunk of its sum, and keep it."""
-        start, n = self.layout.start(lot), self.layout.length(lot)
         for stream in self._masks[row]:
-            stream.apply(content, lot, 0, n, -1)
+            stream.apply(content, lot, self.layout.length(lot), -1)
         if self._path is None:
-            self._vectors[row][:, start : start + n] = content
+            self.layout.part(self._sums[row], lot)[:] = content
         else:
-            self._store(lot, row, [pack(plane, w) for plane, w in zip(content, self.layout.plan.widths, strict=True)])
+            self._store(lot, row, self.layout.planes(content.data, lot))
 
     def _take_lot(self, lot: int, paths: list[Path]) -> None:
         assert self._grouping is not None
-        sums = [self.layout.buffer(self.layout.length(lot)) for _ in range(self.rows)]
+        size = slice_bytes(self.layout.length(lot))
+        sums: list[Bytes] = [np.zeros(sum(self._sizes(lot)), np.uint8) for _ in range(self.rows)]
         for path, number in zip(paths, self._grouping.groups, strict=True):
-            residue.add(sums[number], self.layout.unpack(lot, self._body(path, lot)), self.layout.plan)
+            self.layout.sum(sums[number], [np.frombuffer(plane, np.uint8) for plane in self._body(path, lot)], size)
         for row, content in enumerate(sums):
             self._finish(lot, row, content)

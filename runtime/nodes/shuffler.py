@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ from silomix.runtime.core.messages import (
     chunk_digest,
     delivery_digest,
 )
-from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
@@ -52,9 +51,6 @@ SILO_STREAMS = 4
 """Of one silo: more than one only while broken streams are not yet known to be."""
 
 
-_THREAD = threading.local()
-
-
 class Spool:
     """One body on its way in: checked chunk by chunk, hashed, and written to a file that counts when it is whole."""
 
@@ -69,14 +65,6 @@ class Spool:
         self._file: BinaryIO | None = None
         self._mode = baseline(manifest)
 
-    @property
-    def _buffer(self) -> Residues:
-        """Room for one chunk's residues: one for each thread, and not for each stream."""
-        found: Residues | None = getattr(_THREAD, "buffer", None)
-        if found is None or found.shape != (len(self.layout.plan.moduli), self.layout.chunk_parameters):
-            found = _THREAD.buffer = self.layout.buffer()
-        return found
-
     def take(self, chunks: list[AnyChunk]) -> None:
         """Check some chunks and write them."""
         for chunk in chunks:
@@ -85,9 +73,9 @@ class Spool:
     def _take(self, chunk: AnyChunk) -> None:
         index = len(self.digests)
         if self._mode is None:
-            residues, digest = open_chunk(chunk, self.layout, index, self._buffer)
+            _, digest = open_chunk(chunk, self.layout, index)
             if self._trusted:
-                self._check_values(residues, chunk.index)
+                self._check_values(self.layout.unpack(index, list(chunk.planes)), index)
         else:
             check_place(chunk, index, self.layout.start(index))
             self._mode.check_body(index, chunk.planes, self.header.silo)
@@ -122,12 +110,16 @@ class Spool:
         self._file.close()
         return body_root(self.digests)
 
-    def add_to(self, total: Residues) -> None:
+    def add_to(self, total: Bytes) -> None:
         """Add the whole body to a sum."""
-        with open(self.path, "rb") as f:
-            for i in range(self.layout.chunks):
-                sizes = self.layout.plan.plane_bytes(self.layout.length(i))
-                self.layout.add(total, i, [f.read(size) for size in sizes], self._buffer)
+        shape, room = self.layout, np.empty(self.layout.chunk_bytes, np.uint8)
+        with open(self.path, "rb", 0) as f:
+            for i in range(shape.chunks):
+                part = shape.part(total, i)
+                if f.readinto(room.data[: len(part)]) != len(part):
+                    raise OSError(f"{self.path} ends early")
+                planes = [np.frombuffer(plane, np.uint8) for plane in shape.planes(room.data[: len(part)], i)]
+                shape.sum(part, planes, slice_bytes(shape.length(i)))
 
     def keep(self) -> Path:
         """Keep the body for the rest of the attempt, where bodies leave the chain as they are."""

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import grpc
+import numpy as np
 
 from silomix.models.task import Task, load_task, train_task
 from silomix.runtime.config import NodeConfig
@@ -21,9 +22,10 @@ from silomix.runtime.core.federation import UpdateKind
 from silomix.runtime.core.masks import mask_stream
 from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.noise import clip
+from silomix.runtime.core.packing import Bytes
 from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.core.update import update_of, weight_of
-from silomix.runtime.framing import BODY, ChunkWriter, chunk_frame
+from silomix.runtime.framing import BODY, chunk_frame
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.modelfile import model_digest, read_model, write_model
 from silomix.runtime.nodes.node import Node, Outbox
@@ -52,7 +54,7 @@ class SiloNode(Node):
         self.frozen = config.directory / "frozen"
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
-        self._body: tuple[Path, bytearray] | None = None
+        self._body: tuple[Path, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
 
     async def main(self) -> None:
@@ -147,18 +149,18 @@ class SiloNode(Node):
         data = await self._download(manifest)
         self.keep(manifest, await self.work_aside(self._train, manifest, data))
 
-    def keep(self, manifest: Manifest, body: bytearray) -> None:
+    def keep(self, manifest: Manifest, body: Bytes) -> None:
         """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
         path = self._path(manifest)
         self._body = (path, body)
         self._durable = self.tasks.create_task(self.work(self._write, path, body))
 
-    def _write(self, path: Path, body: bytearray) -> None:
+    def _write(self, path: Path, body: Bytes) -> None:
         for old in self.frozen.glob("*.planes"):
             old.unlink()
-        write_atomically(path, body)
+        write_atomically(path, body.data)
 
-    def _train(self, manifest: Manifest, data: bytes) -> bytearray:
+    def _train(self, manifest: Manifest, data: bytes) -> Bytes:
         _, model = read_model(data)
         started = self.clock()
         trained = train_task(self.task, model, manifest.round)
@@ -171,7 +173,7 @@ class SiloNode(Node):
     def _update(self, manifest: Manifest, model: dict[str, Array], trained: dict[str, Array]) -> dict[str, Array]:
         return update_of(manifest.schema, model, trained, change=manifest.update is UpdateKind.DELTA)
 
-    def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> bytearray:
+    def encode(self, manifest: Manifest, update: dict[str, Array], examples: int) -> Bytes:
         """Turn an update into the round's integers, as packed planes without masks."""
         started = self.clock()
         policy = self.federation.policy
@@ -180,15 +182,12 @@ class SiloNode(Node):
         noise = partial(policy.noise.draw, rng=os.urandom) if policy.noise.variance else None
         clips, weight, mode = Clips(), weight_of(examples, manifest.plan.weight_levels), baseline(manifest)
         if mode is not None:
-            body = mode.encode(update, manifest.bounds, weight=weight, clips=clips)
+            body = np.frombuffer(mode.encode(update, manifest.bounds, weight=weight, clips=clips), np.uint8)
         else:
             codec = self._codec(manifest)
-            body = bytearray(codec.layout.body_bytes)
-            at = 0
-            for planes in codec.encode(update, weight=weight, clips=clips, noise=noise):
-                for plane in planes:
-                    body[at : at + len(plane)] = plane
-                    at += len(plane)
+            body = codec.layout.body()
+            for _ in codec.encode(update, weight=weight, clips=clips, noise=noise, body=body):
+                pass
         if self.config.keep_updates:
             kept = self.config.directory / f"update-{manifest.round}.safetensors"
             write_atomically(kept, write_model(manifest.schema, update))
@@ -278,42 +277,35 @@ class SiloNode(Node):
 class _Masking:
     """One stream of a body: the frozen integers under its masks, chunk by chunk."""
 
-    def __init__(
-        self, manifest: Manifest, sealing: core.Sealing, path: Path, body: tuple[Path, bytearray] | None
-    ) -> None:
+    def __init__(self, manifest: Manifest, sealing: core.Sealing, path: Path, body: tuple[Path, Bytes] | None) -> None:
         """The integers are in memory, or after a restart in their file."""
         self.layout = layout(manifest)
         self._mode = baseline(manifest)
         self._path = path
-        self._body = memoryview(body[1]) if body is not None and body[0] == path else None
+        self._body = body[1] if body is not None and body[0] == path else None
         self._streams = [mask_stream(s, manifest.context(layer), manifest.plan.moduli) for layer, s in sealing.seeds]
-        self._buffer = self.layout.buffer()
-        self._writer = ChunkWriter(self.layout, BODY)
 
     def frames(self, start: int, end: int) -> list[tuple[bytes, bytes]]:
         """Return some chunks' frames, each with its digest: a change of threads for each would cost more than masks."""
         return [self._frame(i) for i in range(start, min(end, self.layout.chunks))]
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
-        start, n = self.layout.start(index), self.layout.length(index)
+        start = self.layout.start(index)
         if self._mode is not None:
-            planes = self._planes(index * sum(self._mode.sizes(0)), self._mode.sizes(index))
-            return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
-        full = sum(self.layout.plan.plane_bytes(self.layout.chunk_parameters))
-        residues = self.layout.unpack(index, self._planes(index * full, self.layout.plan.plane_bytes(n)), self._buffer)
-        for stream in self._streams:
-            stream.apply(self._buffer, index, 0, n)
-        return self._writer.write(index, residues)
-
-    def _planes(self, at: int, sizes: tuple[int, ...]) -> list[memoryview]:
-        if self._body is not None:
-            part = self._body[at : at + sum(sizes)]
+            sizes = self._mode.sizes(index)
+            part = self._part(index * sum(self._mode.sizes(0)), sum(sizes)).data
+            planes = [part[sum(sizes[:j]) : sum(sizes[: j + 1])] for j in range(len(sizes))]
         else:
-            with open(self._path, "rb") as frozen:  # anew for each chunk: a call may end between any two
-                frozen.seek(at)
-                part = memoryview(frozen.read(sum(sizes)))
-        planes = []
-        for size in sizes:
-            planes.append(part[:size])
-            part = part[size:]
-        return planes
+            n = self.layout.length(index)
+            masked = self._part(index * self.layout.chunk_bytes, sum(self.layout.plan.plane_bytes(n))).copy()
+            for stream in self._streams:
+                stream.apply(masked, index, n)
+            planes = self.layout.planes(masked.data, index)
+        return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
+
+    def _part(self, at: int, size: int) -> Bytes:
+        if self._body is not None:
+            return self._body[at : at + size]
+        with open(self._path, "rb") as frozen:  # anew for each chunk: a call may end between any two
+            frozen.seek(at)
+            return np.frombuffer(frozen.read(size), np.uint8)
