@@ -23,8 +23,8 @@ from silomix.runtime.core.packing import Bytes, Residues, check, pack_into, slic
 from silomix.runtime.core.plan import Plan
 from silomix.runtime.core.slices import add_plane
 
-CHUNK_PARAMETERS = 65_536
-"""Default length of a chunk: a few planes of it fill a message of about 150 KB."""
+CHUNK_PARAMETERS = 131_072
+"""Default length of a chunk: a few planes of it fill a message of about 300 KB."""
 
 Array = npt.NDArray[Any]
 

@@ -88,7 +88,7 @@ class Policy:
     """Silos per group if a sum per group leaves the chain; 0 for one sum."""
     subsample: float = 1.0
     """Share of the roster that is invited to a round."""
-    chunk_parameters: int = 65_536
+    chunk_parameters: int = 131_072
     server: Server = Server.AVERAGE
     """How the aggregator makes the next model of a round's mean."""
     server_lr: float = 1.0

@@ -8,6 +8,7 @@ The expansion is bound to the whole context of the round. Two silos that were sh
 that no hop can take off together, so a server that equivocates gets noise and not a difference.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
@@ -173,9 +174,6 @@ class Stream:
         self._moduli, self._widths = moduli, tuple((m - 1).bit_length() for m in moduli)
         self._chunk_parameters = chunk_parameters
         self._main, self._redraw = AESGCM(material[:16]), AESGCM(material[16:])
-        size = sum(self._widths) * slice_bytes(chunk_parameters)
-        self._zeros = memoryview(bytes(size))
-        self._planes = np.empty(size + TAG_BYTES, np.uint8)  # one chunk: it stays in the second-level cache
         self._numbers = np.array(moduli), np.array(self._widths)
 
     def __repr__(self) -> str:
@@ -201,10 +199,11 @@ class Stream:
         if len(planes) != size:
             raise ValueError(f"{length} residues per plane are {size} bytes, not {len(planes)}")
         done, room = 0, 1.0
+        zeros, drawn = _scratch(size)
         while done < len(self._moduli):  # a second time only if a lot of redraws was too small
-            self._main.encrypt_into(index.to_bytes(12, "big"), self._zeros[:size], None, self._planes.data[: size + 16])
+            self._main.encrypt_into(index.to_bytes(12, "big"), zeros, None, drawn.data)
             spare, ends = self._spare(index, length, room)
-            done = _apply(self._planes, *self._numbers, spare, ends, planes, length, sign, done)
+            done = _apply(drawn, *self._numbers, spare, ends, planes, length, sign, done)
             room *= 4
 
     def _spare(self, index: int, length: int, room: float) -> tuple[Bytes, Moduli]:
@@ -222,6 +221,15 @@ class Stream:
         return np.frombuffer(b"".join(parts), np.uint8), ends
 
 
+def _scratch(size: int) -> tuple[bytes, Bytes]:
+    """So many zeros, and room for them encrypted: the thread's own, so that it stays in the second-level cache."""
+    found: tuple[bytes, Bytes] | None = getattr(_THREAD, "scratch", None)
+    if found is None or len(found[0]) != size:
+        found = _THREAD.scratch = bytes(size), np.empty(size + TAG_BYTES, np.uint8)
+    return found
+
+
+_THREAD = threading.local()
 _MARGIN = 8  # standard deviations that the first lot of redraws has to spare
 
 

@@ -33,6 +33,8 @@ The product is off by less than |x/m| * 2^-52 < 1/(2m), while x/m is a whole num
 LARGEST = float(np.finfo(np.float64).max)
 BEYOND = float(MAX_VALUE)
 """No v reaches this, and it is an integer of 64 bits."""
+SHORT = 1 << 22
+"""Below this, the same in float32, where the quotient may be one off to either side."""
 BLOCK = 2048
 """Parameters that the kernels work on at a time: a few arrays of them fit in the first-level cache."""
 
@@ -120,7 +122,8 @@ def encode(
     if out is None:
         out = zeros(plan, len(values))
     crt = Crt.of(plan.moduli)
-    kernel = _encode if plan.v * weight < EXACT else _encode_long
+    top = plan.v * weight
+    kernel = _encode_short if top < SHORT else _encode if top < EXACT else _encode_long
     clipped, bad = kernel(values, plan.v / bound, plan.v, weight, crt.moduli, crt.inverses, out, at)
     if bad:
         first = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -290,6 +293,48 @@ def _encode(
         bad += b
         for j in range(len(moduli)):
             _reduce(block, moduli[j], inverses[j], out[j, at + start : at + end])
+    return clipped, bad
+
+
+@compiled
+def _reduce_short(x: npt.NDArray[np.int32], m: int, out: Residues) -> None:
+    if m & (m - 1) == 0:
+        cut = np.int32(m - 1)
+        for i in range(len(x)):
+            out[i] = x[i] & cut
+        return
+    modulus, inverse = np.int32(m), np.float32(1.0 / m)
+    for i in range(len(x)):
+        r = x[i] - np.int32(np.floor(np.float32(x[i]) * inverse)) * modulus
+        r = r - modulus if r >= modulus else r
+        out[i] = r + modulus if r < 0 else r
+
+
+@compiled
+def _encode_short(
+    values: Floats,
+    scale: float,
+    v: int,
+    weight: int,
+    moduli: npt.NDArray[np.float64],
+    inverses: npt.NDArray[np.float64],
+    out: Residues,
+    at: int,
+) -> tuple[int, int]:
+    """The same through 32-bit integers, of which twice as many fit in a register."""
+    x, short = np.empty(BLOCK, np.float64), np.empty(BLOCK, np.int32)
+    clipped = 0
+    bad = 0
+    for start in range(0, len(values), BLOCK):
+        end = min(start + BLOCK, len(values))
+        block, integers = x[: end - start], short[: end - start]
+        c, b = _quantise(values[start:end], scale, float(v), float(weight), block)
+        clipped += c
+        bad += b
+        for i in range(len(block)):
+            integers[i] = np.int32(block[i])
+        for j in range(len(moduli)):
+            _reduce_short(integers, int(moduli[j]), out[j, at + start : at + end])
     return clipped, bad
 
 

@@ -248,6 +248,7 @@ class SumPassage(Passage):
         self.masked = manifest.plan.level is not Level.TRUSTED
         self.sum: Bytes = self.layout.body()
         self._seeds: dict[bytes, Secret] = {}
+        self._waiting: list[Secret] = []
         self._pending: list[asyncio.Task[None]] = []
         self._busy = asyncio.Lock()
 
@@ -265,19 +266,25 @@ class SumPassage(Passage):
         """Take a header in, open the seed in it that is ours, and begin to expand its mask."""
         if self.masked and private is not None:
             self._seeds[header.digest] = seed = self.own_seed(header, private)
-            task = spawn(self._expand(seed))
+            self._waiting.append(seed)
+            task = spawn(self._expand())
             if task is not None:  # else the node is ending
                 self._pending.append(task)
         await super().add_header(header, private, spawn)
 
-    async def _expand(self, seed: Secret) -> None:
+    async def _expand(self) -> None:
         async with self._busy:
-            await self._work(self._apply, seed, -1)
+            seeds, self._waiting = self._waiting, []
+            if seeds:  # else they went with those before
+                await self._work(self._apply, seeds, -1)
 
-    def _apply(self, seed: Secret, sign: int) -> None:
-        stream = mask_stream(seed, self.manifest.context(self.layer), self.manifest.plan.moduli)
+    def _apply(self, seeds: list[Secret], sign: int) -> None:
+        """Add masks or take them off, all of them chunk by chunk: a chunk is fetched from memory once."""
+        context = self.manifest.context(self.layer)
+        streams = [mask_stream(seed, context, self.manifest.plan.moduli) for seed in seeds]
         for i in range(self.layout.chunks):
-            stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)
+            for stream in streams:
+                stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)
 
     async def _prepare(self, cohort: Cohort, partition: Partition) -> None:
         """Wait for the masks, and put those of silos outside the cohort back."""
@@ -285,7 +292,7 @@ class SumPassage(Passage):
         wanted = {p.header for p in cohort.participants}
         for digest in self._seeds.keys() - wanted:
             async with self._busy:  # once it is popped it is put back, also if the stream breaks now
-                await self._work(self._apply, self._seeds.pop(digest), 1)
+                await self._work(self._apply, [self._seeds.pop(digest)], 1)
 
     def _open(self, chunk: AnyChunk, index: int) -> tuple[list[Bytes], bytes]:
         return open_chunk(chunk, self.layout, index)

@@ -45,8 +45,8 @@ from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
-LOT_CHUNKS = 40
-"""Chunks of all streams that are held at a time. A stream's are handled together: each change of threads costs."""
+LOT_BYTES = 6 << 20
+"""What is held of all streams at a time. A stream's chunks are handled together: each change of threads costs."""
 SILO_STREAMS = 4
 """Of one silo: more than one only while broken streams are not yet known to be."""
 
@@ -298,7 +298,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         spool = Spool(self.spool, header, passage.manifest)
         self._uploading(peer, 1)
         try:
-            step = max(1, min(4, LOT_CHUNKS // len(self.federation.silos)))
+            step = max(1, LOT_BYTES // (passage.layout.chunk_bytes * len(self.federation.silos)))
             for start in range(0, header.chunks, step):
                 lot = range(start, min(start + step, header.chunks))
                 await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])

@@ -35,8 +35,8 @@ from silomix.runtime.wire import read_manifest, read_receipt, write_header
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 MODEL_SLACK_BYTES = 1 << 20
-LOT_CHUNKS = 8
-"""Chunks that are masked at a time: about a megabyte."""
+LOT_BYTES = 4 << 20
+"""Chunks that are masked at a time have about so many bytes: each change of threads costs."""
 
 
 class SiloNode(Node):
@@ -255,8 +255,9 @@ class SiloNode(Node):
         # Masks are not shared: a call that broke may still be at work on its last chunk.
         masking = _Masking(manifest, sealing, self._path(manifest), self._body)
         digests: list[bytes] = []
-        for start in range(0, masking.layout.chunks, LOT_CHUNKS):
-            for frame, digest_ in await self.work(masking.frames, start, start + LOT_CHUNKS):
+        step = max(1, LOT_BYTES // masking.layout.chunk_bytes)
+        for start in range(0, masking.layout.chunks, step):
+            for frame, digest_ in await self.work(masking.frames, start, start + step):
                 digests.append(digest_)
                 yield frame
         if self._durable is not None:
@@ -283,6 +284,7 @@ class _Masking:
         self._mode = baseline(manifest)
         self._path = path
         self._body = body[1] if body is not None and body[0] == path else None
+        self._masked = np.empty(self.layout.chunk_bytes, np.uint8)
         self._streams = [mask_stream(s, manifest.context(layer), manifest.plan.moduli) for layer, s in sealing.seeds]
 
     def frames(self, start: int, end: int) -> list[tuple[bytes, bytes]]:
@@ -297,7 +299,9 @@ class _Masking:
             planes = [part[sum(sizes[:j]) : sum(sizes[: j + 1])] for j in range(len(sizes))]
         else:
             n = self.layout.length(index)
-            masked = self._part(index * self.layout.chunk_bytes, sum(self.layout.plan.plane_bytes(n))).copy()
+            plain = self._part(index * self.layout.chunk_bytes, sum(self.layout.plan.plane_bytes(n)))
+            masked = self._masked[: len(plain)]
+            masked[:] = plain
             for stream in self._streams:
                 stream.apply(masked, index, n)
             planes = self.layout.planes(masked.data, index)
