@@ -12,10 +12,12 @@ All arms run in turn, several times over, and the medians are compared, so that 
 
 import argparse
 import asyncio
+import ctypes
 import json
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +43,7 @@ from silomix.runtime.core.federation import Policy
 from silomix.runtime.core.messages import Manifest
 from silomix.runtime.enrol import init
 from silomix.runtime.local import INITIAL_MODEL, interrupt_on_sigterm
+from silomix.runtime.memory import give_back
 from silomix.runtime.modelfile import write_model
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import tls_of
@@ -55,6 +58,9 @@ START_S = 180
 ROUND_S = 300
 CHECKED = 1000
 """Coordinates whose sum is compared between the arms."""
+
+_CLONE_NEWNET = 0x40000000
+_BURST_BYTES = 1 << 20  # more than goes out at one tick of the kernel's clock
 
 Vector = npt.NDArray[np.float32]
 
@@ -241,6 +247,8 @@ async def _silos(homes: dict[str, Path], names: list[str], parameters: int, port
 
 async def _node(home: Path, name: str, arm: str, role: str) -> None:
     config = load_node(home / name)
+    if role == "shuffler":
+        give_back()
     node = BenchAggregator(config) if role == "aggregator" else ShufflerNode(config)
     if isinstance(node, BenchAggregator):
         node.arm = arm
@@ -295,9 +303,12 @@ class Worker:
 class Bench:
     """The parent: starts the processes, gives the starts, collects the times."""
 
-    def __init__(self, silos: int, parameters: int, hops: int, precision: int, per_process: int) -> None:
+    def __init__(
+        self, silos: int, parameters: int, hops: int, precision: int, per_process: int = 1, mbit: int = 0
+    ) -> None:
+        """`mbit` is the rate of the network that all share; 0 for the loopback's own."""
         self.silos, self.parameters, self.hops, self.precision = silos, parameters, hops, precision
-        self.per_process = per_process
+        self.per_process, self.mbit = per_process, mbit
         self.directory = Path(tempfile.mkdtemp(prefix="silomix-bench-"))
         self.workers: list[Worker] = []
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -482,6 +493,7 @@ class Bench:
             "parameters": self.parameters,
             "hops": self.hops,
             "repeats": len(laps),
+            "mbit": self.mbit,
             "seconds": seconds,
             "protected_vs_unprotected": seconds["protected"] / seconds["unprotected"],
             "unprotected_vs_floor": seconds["unprotected"] / seconds["floor"],
@@ -504,17 +516,34 @@ class Bench:
         }
 
 
-def bench_round(
-    silos: int, parameters: int, hops: int, precision: int, repeats: int, per_process: int, as_json: bool
-) -> int:
+def own_network(mbit: int) -> None:
+    """Put this process, and all that it starts, on a network of its own whose loopback has this rate in all.
+
+    Every byte of every arm goes over it once, so a chain pays for each of its hops.
+    """
+    try:
+        if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        shape = ["rate", f"{mbit}mbit", "burst", str(_BURST_BYTES), "latency", "200ms"]
+        for command in (["ip", "link", "set", "lo", "up"], ["tc", "qdisc", "add", "dev", "lo", "root", "tbf", *shape]):
+            subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - the words above
+    except subprocess.CalledProcessError as error:
+        raise UserError(f"--mbit: {' '.join(error.cmd)} failed: {error.stderr.strip()}") from None
+    except (OSError, AttributeError) as error:
+        raise UserError(f"--mbit makes a network namespace, which needs root, Linux and iproute2: {error}") from None
+
+
+def bench_round(bench: Bench, repeats: int, as_json: bool) -> int:
     """Run the benchmark and print it."""
     interrupt_on_sigterm()
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
-    result = asyncio.run(_bench(silos, parameters, hops, precision, repeats, per_process, console))
+    result = asyncio.run(_bench(bench, repeats, console))
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return 0
-    table = Table(title=f"{silos} silos, {parameters:,} parameters, {hops} hops, mutual TLS, separate processes")
+    network = f"{bench.mbit} Mbit/s in all" if bench.mbit else "loopback"
+    title = f"{bench.silos} silos, {bench.parameters:,} parameters, {bench.hops} hops, mutual TLS, {network}"
+    table = Table(title=title)
     for column in ("arm", "seconds", "x unprotected", "processor s", "x unprotected"):
         table.add_column(column, justify="left" if column == "arm" else "right")
     for arm, value in result["seconds"].items():
@@ -532,11 +561,10 @@ def bench_round(
     return 0
 
 
-async def _bench(
-    silos: int, parameters: int, hops: int, precision: int, repeats: int, per_process: int, console: Console
-) -> dict[str, Any]:
-    bench = Bench(silos, parameters, hops, precision, per_process)
+async def _bench(bench: Bench, repeats: int, console: Console) -> dict[str, Any]:
     try:
+        if bench.mbit:
+            own_network(bench.mbit)
         return await bench.run(repeats, console)
     finally:
         await bench.close()

@@ -158,6 +158,13 @@ def make_parser() -> argparse.ArgumentParser:
     cmd.add_argument(
         "--silos-per-process", type=_positive, default=1, metavar="N", help="light clients (default: %(default)s)"
     )
+    cmd.add_argument(
+        "--mbit",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="share a network of so many Mbit/s, as root, with tc (default: the machine's loopback, without limit)",
+    )
     _json_flag(cmd)
     cmd.set_defaults(handler=_bench_round)
 
@@ -234,11 +241,10 @@ def _bench_codec(args: argparse.Namespace) -> int:
 
 
 def _bench_round(args: argparse.Namespace) -> int:
-    from silomix.runtime.bench_round import bench_round
+    from silomix.runtime.bench_round import Bench, bench_round
 
-    return bench_round(
-        args.silos, args.parameters, args.hops, args.precision, args.repeats, args.silos_per_process, args.json
-    )
+    bench = Bench(args.silos, args.parameters, args.hops, args.precision, args.silos_per_process, args.mbit)
+    return bench_round(bench, args.repeats, args.json)
 
 
 def _warm(args: argparse.Namespace) -> int:

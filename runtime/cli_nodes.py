@@ -217,14 +217,17 @@ def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
 
 
 def _node(args: argparse.Namespace) -> int:
-    from silomix.runtime.config import ConfigError, load_node
+    from silomix.runtime.config import ConfigError, Role, load_node
     from silomix.runtime.local import make_node
+    from silomix.runtime.memory import give_back
 
     config = load_node(args.config)
     if str(config.role) != args.role:
         raise ConfigError(args.config, "role", f'found "{config.role}"; start it with `silomix {config.role}`')
     if args.capture is not None:
         config = replace(config, capture=args.capture)
+    if config.role is Role.SHUFFLER:
+        give_back()
     asyncio.run(_run(make_node, config))
     return 0
 

@@ -31,7 +31,7 @@ MAX_MESSAGE_BYTES = 8 << 20
 MAX_STREAMS = 256
 """Calls that one connection may have open."""
 
-WINDOW_BYTES = 10 << 20
+WINDOW_BYTES = 6 << 20
 """What all streams to a server may have in flight together: a hop's memory must not grow with the silos."""
 
 _PING_MS = 30_000

@@ -74,6 +74,16 @@ def _store(context: Any, array: Any, offset: Any, word: Any) -> Any:
     return types.void(array, types.intp, types.uint64), generate
 
 
+def _lowest(context: Any, word: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+lowest_bit: Callable[[np.uint64], int] = cast("Any", intrinsic(_lowest))
+"""Inside a kernel: the position of a word's lowest one, 64 if it has none."""
+
 load_word: Callable[[Any, int], np.uint64] = cast("Any", intrinsic(_load))
 """Inside a kernel: read 8 bytes of an array's memory at any byte offset. Numba's own arrays know only aligned words."""
 

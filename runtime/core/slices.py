@@ -7,7 +7,7 @@ exactly if it carries out of the width when 2^w - m is added to it; there, that 
 
 import numpy as np
 
-from silomix.runtime.core.kernels import compiled, load_word
+from silomix.runtime.core.kernels import compiled, load_word, lowest_bit
 from silomix.runtime.core.packing import Bytes
 
 BLOCK = 1024
@@ -108,20 +108,26 @@ def redraw(plane: Bytes, first: int, n: int, modulus: int, width: int, spare: By
                 for i in range(length):
                     carry[i] = np.uint8(carry[i] & bits[i])
         for eight in range(0, length, 8):
-            if eight + 8 <= length and load_word(carry, eight) == np.uint64(0):
-                continue  # as nearly always
-            for i in range(eight, min(eight + 8, length)):
-                for bit in range(8):
-                    if not carry[i] >> bit & 1 or 8 * (start + i) + bit >= n:
-                        continue
-                    value = np.int64(modulus)
-                    while value >= modulus:
-                        if used + 4 > len(spare):
-                            return False
-                        value = np.int64(spare[used]) | np.int64(spare[used + 1]) << 8 | np.int64(spare[used + 2]) << 16
-                        value &= (1 << width) - 1
-                        used += 4
-                    for b in range(width):
-                        place = first + b * size + start + i
-                        plane[place] = plane[place] & ~(1 << bit) | (value >> b & 1) << bit
+            if eight + 8 <= length:
+                word = load_word(carry, eight)
+            else:
+                word = np.uint64(0)
+                for i in range(eight, length):
+                    word |= np.uint64(carry[i]) << np.uint64(8 * (i - eight))
+            while word:  # one in eight times, where one in 512 is no residue
+                bit = lowest_bit(word)
+                word &= word - np.uint64(1)
+                place = start + eight + (bit >> 3)
+                if 8 * place + (bit & 7) >= n:
+                    break  # behind the last residue
+                value = np.int64(modulus)
+                while value >= modulus:
+                    if used + 4 > len(spare):
+                        return False
+                    value = np.int64(spare[used]) | np.int64(spare[used + 1]) << 8 | np.int64(spare[used + 2]) << 16
+                    value &= (1 << width) - 1
+                    used += 4
+                for b in range(width):
+                    at = first + b * size + place
+                    plane[at] = plane[at] & ~(1 << (bit & 7)) | (value >> b & 1) << (bit & 7)
     return True
