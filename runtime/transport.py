@@ -66,6 +66,9 @@ ATTEMPT = "silomix.attempt"
 INSECURE_NAME = "silomix-node"
 """Metadata that names the caller in a federation without TLS, where nobody can prove anything."""
 
+ABOUT = "silomix-about"
+"""Metadata of a refusal: the member whose fault it is."""
+
 STATUS = {
     Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.WRONG_LENGTH: grpc.StatusCode.INVALID_ARGUMENT,
@@ -235,16 +238,19 @@ def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
 
 
 async def refuse(context: Context, fault: Fault) -> None:
-    """End a call with a fault's reason and sentence."""
+    """End a call with a fault's reason and sentence, and the name of whose fault it is."""
     code = STATUS.get(fault.reason, grpc.StatusCode.FAILED_PRECONDITION)
-    await context.abort(code, f"{fault.reason}: {fault.message}")
+    peer = fault.details.get("peer")
+    about = ((ABOUT, str(peer)),) if peer else ()
+    await context.abort(code, f"{fault.reason}: {fault.message}", about)
 
 
 def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
     """Return the peer's reason for a failed call, or nothing if the call failed for want of a connection or time."""
     reason, _, message = (error.details() or "").partition(": ")
+    about = dict(error.trailing_metadata() or ()).get(ABOUT)
     try:
-        return PeerFault(Reason(reason), message)
+        return PeerFault(Reason(reason), message, **({"peer": str(about)} if about else {}))
     except ValueError:
         return None
 

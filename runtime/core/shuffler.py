@@ -27,6 +27,8 @@ from silomix.runtime.core.messages import (
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import check_cohort, check_grouping, check_header, check_manifest, check_round, invited
 
+UNFIT_ROUNDS = 10
+"""Rounds that a silo sits out whose seed a later hop could not open, this one included."""
 MOST_HEADERS = 16
 """Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
 
@@ -106,13 +108,21 @@ class CohortIn:
 
 
 @dataclass(frozen=True)
+class Unfit:
+    """The next hop, or one behind it, cannot open what a silo sealed to it in this attempt."""
+
+    manifest: bytes
+    silo: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
     now: float
 
 
-Event = Prepare | Open | HeaderIn | BodyIn | CohortIn | Tick
+Event = Prepare | Open | HeaderIn | BodyIn | CohortIn | Unfit | Tick
 
 
 # Effects
@@ -148,6 +158,13 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Drop:
+    """Take back what was relayed of a silo's headers."""
+
+    silo: str
+
+
+@dataclass(frozen=True)
 class Count:
     """Add a body to the sum and give the silo its receipt."""
 
@@ -177,7 +194,7 @@ class Abort:
     fault: PeerFault
 
 
-Effect = Remember | Keys | Begin | Pass | Count | Again | Release | Abort
+Effect = Remember | Keys | Begin | Pass | Drop | Count | Again | Release | Abort
 
 
 @dataclass
@@ -225,6 +242,8 @@ class Shuffler:
         self.released: dict[int, Released] = {}
         self.last_released = 0
         self.attempt: _Attempt | None = None
+        self.unfit: dict[str, int] = {}
+        """Silos that sit out, with the last round that they do."""
         self._rng = rng
 
     def recall(self, fact: Released | KeyMade | KeysGone) -> None:
@@ -250,6 +269,8 @@ class Shuffler:
                 return self._body(event)
             case CohortIn():
                 return self._cohort(event)
+            case Unfit():
+                return self._unfit(event)
             case Tick():
                 return self._tick(event.now)
 
@@ -336,6 +357,7 @@ class Shuffler:
         if event.sender != sender:
             raise PeerFault(Reason.UNKNOWN_PEER, f"{event.sender} sent what {sender} should", peer=event.sender)
         check_header(header, attempt.manifest, self.federation)
+        self._check_fit(header.silo, attempt)
         digest = header.digest
         counted = attempt.counted.get(header.silo)
         if counted is not None and counted[0] == digest:
@@ -359,6 +381,37 @@ class Shuffler:
         attempt.headers[digest] = header
         return [Pass(header)]
 
+    def _sits_out(self, silo: str, attempt: _Attempt) -> bool:
+        return self.unfit.get(silo, 0) >= attempt.manifest.round
+
+    def _check_fit(self, silo: str, attempt: _Attempt) -> None:
+        if self._sits_out(silo, attempt):
+            raise PeerFault(
+                Reason.SEAL_BROKEN,
+                f"{silo} sealed a seed that a later hop could not open: it sits out until round {self.unfit[silo] + 1}",
+                peer=silo,
+            )
+
+    def _unfit(self, event: Unfit) -> list[Effect]:
+        """Go on without a silo. If it is in the sum already, this attempt is lost, and the next is without it."""
+        attempt = self._current()
+        if event.manifest != attempt.manifest.digest or self._sits_out(event.silo, attempt):
+            return []
+        if event.silo not in invited(attempt.manifest, self.federation):
+            raise PeerFault(Reason.NOT_INVITED, f"{event.silo!r} is not in this attempt", peer=event.silo)
+        self.unfit[event.silo] = attempt.manifest.round + UNFIT_ROUNDS - 1
+        if attempt.closed:
+            return []
+        attempt.headers = {digest: h for digest, h in attempt.headers.items() if h.silo != event.silo}
+        effects: list[Effect] = [Drop(event.silo)]
+        if event.silo in attempt.counted:
+            attempt.closed = True
+            why = f"{event.silo} is in the sum, and a later hop cannot take its mask off"
+            return [*effects, Abort(PeerFault(Reason.SEAL_BROKEN, why, peer=event.silo))]
+        if self._first(attempt.manifest) and attempt.counted and self._complete(attempt):
+            effects += self._close(attempt)
+        return effects
+
     def _check_cohort_has(self, silo: str, attempt: _Attempt) -> None:
         """Keep a silo out of the sum of a round that was released without it."""
         before = self.released.get(attempt.manifest.round)
@@ -375,6 +428,7 @@ class Shuffler:
             raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the body was on its way", peer=header.silo)
         if not self._first(attempt.manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "bodies go to the first hop, and this is another", peer=header.silo)
+        self._check_fit(header.silo, attempt)
         if header.digest not in attempt.headers:
             raise PeerFault(Reason.WRONG_SEQUENCE, "a body whose header never came", peer=header.silo)
         if event.root != event.signed_root:
@@ -404,9 +458,9 @@ class Shuffler:
         before = self.released.get(attempt.manifest.round)
         if before is not None:
             return set(before.silos) <= set(attempt.counted)
-        names = invited(attempt.manifest, self.federation)
+        names = [s for s in invited(attempt.manifest, self.federation) if not self._sits_out(s, attempt)]
         quorum = max(attempt.manifest.minimum_cohort, ceil(round(len(names) * self.federation.policy.quorum, 6)))
-        return len(attempt.counted) >= min(quorum, len(names))
+        return len(attempt.counted) >= max(attempt.manifest.minimum_cohort, min(quorum, len(names)))
 
     def _close(self, attempt: _Attempt) -> list[Effect]:
         manifest = attempt.manifest

@@ -66,6 +66,7 @@ class Passage:
         self.received_bytes = 0
         self.sent_root = b""
         """Root of the output, once all of it has been sent."""
+        self._refused: asyncio.Future[PeerFault] = asyncio.get_running_loop().create_future()
         self._came: list[bytes] = []
         self._changed = asyncio.Condition()
         self._settling = asyncio.Lock()
@@ -108,6 +109,28 @@ class Passage:
             self.headers.append(header)
             self._changed.notify_all()
 
+    def drop(self, silo: str) -> None:
+        """Forget a silo's headers: the next stream has none of them. Its masks are put back as all absentees' are."""
+        self.headers = [header for header in self.headers if header.silo != silo]
+
+    def refuse(self, fault: PeerFault) -> None:
+        """Refuse the stream that is coming in, for a reason that was found further down the chain."""
+        refused, self._refused = self._refused, asyncio.get_running_loop().create_future()
+        refused.set_result(fault)
+
+    async def unless_refused(self, receiving: Coroutine[Any, Any, T]) -> T:
+        """Take a stream in, unless it is refused meanwhile."""
+        refused, task = self._refused, asyncio.ensure_future(receiving)
+        try:
+            first: set[asyncio.Future[Any]] = {task, refused}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise refused.result()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     async def settle(self, cohort: Cohort, partition: Partition = None) -> None:
         """Learn who is in the output, and by which groups."""
         async with self._settling:
@@ -138,7 +161,10 @@ class Passage:
     def open_seed(self, sealed: SealedSeed, private: Secret, whose: str) -> Secret:
         """Open a seed that was sealed to this node, or refuse it."""
         context = self.manifest.context(self.layer)
-        seed = unseal(sealed.sealed, private, context)
+        try:
+            seed = unseal(sealed.sealed, private, context)
+        except PeerFault as fault:
+            raise PeerFault(fault.reason, f"{whose}: {fault.message}", **{**fault.details, "peer": whose}) from None
         if commitment(seed, context) != sealed.commitment:
             raise PeerFault(Reason.SEAL_BROKEN, f"{whose} committed to another seed", peer=whose)
         return seed

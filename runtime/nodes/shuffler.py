@@ -3,8 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,6 +47,10 @@ SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
 LOT_BYTES = 6 << 20
 """What is held of all streams at a time. A stream's chunks are handled together: each change of threads costs."""
+HEADER_S = 30.0
+"""Time that a caller has to say whose body it sends."""
+LATE_S = 5.0
+"""Time after the deadline for which a body may still be on its way, to be refused for what it is."""
 SILO_STREAMS = 4
 """Of one silo: more than one only while broken streams are not yet known to be."""
 
@@ -189,6 +193,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 await self._begin(manifest)
             case core.Pass(header):
                 await self._pass(header)
+            case core.Drop(silo):
+                assert self.passage is not None
+                self.passage.drop(silo)
             case core.Release(cohort, grouping):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
@@ -254,6 +261,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 delivery = await self._stream_to(target, passage, last=place + 1 == len(chain))
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
+                if fault is not None and await self._left_out(fault, target, passage):
+                    continue
                 if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:
                     log.warning(f"the next hop refused: {error.details()}")
                     return
@@ -269,6 +278,19 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             delivered.set()
             log.info("delivered")
             return
+
+    async def _left_out(self, fault: PeerFault, target: str, passage: Passage) -> bool:
+        """Leave a silo out whose seed does not open further down the chain, and pass that on to the hop before."""
+        silo = fault.details.get("peer")
+        if fault.reason is not Reason.SEAL_BROKEN or silo not in self.federation.silo_names:
+            return False
+        if passage is not self.passage:
+            return False
+        self.log.warning(f"left out: {fault.message}", peer=silo, by=target)
+        late = passage.cohort is not None  # this attempt is lost, and later ones go on without the silo
+        await self.step(core.Unfit(passage.manifest.digest, str(silo)))
+        passage.refuse(fault)
+        return not late
 
     def _check_delivery(self, delivery: services_pb2.Delivery, target: str, passage: Passage) -> None:
         if delivery.root != passage.sent_root:
@@ -286,7 +308,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def take_body(self, peer: str, frames: Inbox[body_pb2.Frame]) -> Receipt:
         """Take one silo's body in: all of it, or nothing."""
-        header = read_header((await next_frame(frames, "header")).header)
+        with in_time(f"{peer} called and sent nothing"):
+            async with asyncio.timeout(HEADER_S):
+                header = read_header((await next_frame(frames, "header")).header)
         for effect in await self.step(core.HeaderIn(header, peer)):
             if isinstance(effect, core.Again):
                 return effect.receipt
@@ -299,12 +323,15 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self._uploading(peer, 1)
         try:
             step = max(1, LOT_BYTES // (passage.layout.chunk_bytes * len(self.federation.silos)))
-            for start in range(0, header.chunks, step):
-                lot = range(start, min(start + step, header.chunks))
-                await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
-            trailer = (await next_frame(frames, "trailer")).trailer
-            if await anext(frames, None) is not None:
-                raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
+            left = self._opened_at + passage.manifest.deadline_s + LATE_S - self.clock()
+            with in_time(f"the body of {peer} was not here in time"):
+                async with asyncio.timeout(left):
+                    for start in range(0, header.chunks, step):
+                        lot = range(start, min(start + step, header.chunks))
+                        await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
+                    trailer = (await next_frame(frames, "trailer")).trailer
+                    if await anext(frames, None) is not None:
+                        raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
             root = await self.work(spool.finish)
             event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
             receipt = await whole(asyncio.ensure_future(self._count(event, spool)))
@@ -355,16 +382,29 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         if place < 2 or passage.manifest.chain[place - 2] != peer or opening.hop != peer:
             raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
         delivered = self._delivered
-        root = await passage.receive(
-            frames,
-            peer,
-            self.federation,
-            lambda header: self.step(core.HeaderIn(header, peer)),
-            lambda cohort, groups: self.step(core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None)),
+        root = await passage.unless_refused(
+            passage.receive(
+                frames,
+                peer,
+                self.federation,
+                lambda header: self.step(core.HeaderIn(header, peer)),
+                lambda cohort, groups: self.step(
+                    core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None)
+                ),
+            )
         )
         await delivered.wait()
         signature = self.identity.sign(delivery_digest(self.config.name, root))
         return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
+
+
+@contextmanager
+def in_time(what: str) -> Iterator[None]:
+    """Refuse whoever takes too long: it holds room that others need."""
+    try:
+        yield
+    except TimeoutError:
+        raise PeerFault(Reason.COHORT_CLOSED, what) from None
 
 
 async def next_frame(frames: AsyncIterator[Any], kind: str) -> Any:

@@ -35,11 +35,13 @@ from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import check_round_key
 from silomix.runtime.core.shuffler import (
     MOST_HEADERS,
+    UNFIT_ROUNDS,
     Abort,
     Again,
     Begin,
     CohortIn,
     Count,
+    Drop,
     Effect,
     Event,
     HeaderIn,
@@ -54,6 +56,7 @@ from silomix.runtime.core.shuffler import (
     Remember,
     Shuffler,
     Tick,
+    Unfit,
 )
 
 F = federation()
@@ -471,6 +474,80 @@ def test_too_few_at_the_deadline_release_nothing(count: int) -> None:
     assert not hop.core.released
     hop.open(manifest(F, 1, 2), 70.0)  # and a new attempt is free
     assert released(hop.submit(*headers(manifest(F, 1, 2), F))) == SILOS
+
+
+# Silos whose seeds do not open further down
+
+
+def test_a_silo_that_is_unfit_is_left_out_and_the_cohort_closes_without_it() -> None:
+    f = federation(5)
+    hop, m = opened(f=f)
+    of = headers(m, f)
+    hop.submit(*of[:4])
+    hop.feed(HeaderIn(of[4], "silo-5"))
+    effects = hop.feed(Unfit(m.digest, "silo-5"))
+    assert [type(e) for e in effects] == [Drop, Remember, Release]
+    assert released(effects) == f.silo_names[:4]
+    assert hop.refuses(body(of[4])) is Reason.SEAL_BROKEN
+    assert hop.feed(Unfit(m.digest, "silo-5")) == []
+
+
+def test_a_silo_that_is_unfit_sits_out_some_rounds_and_comes_back() -> None:
+    f = federation(5, rounds=UNFIT_ROUNDS + 1)
+    hop, m = opened(f=f)
+    assert hop.feed(Unfit(m.digest, "silo-2")) == [Drop("silo-2")]
+    for round_ in range(1, UNFIT_ROUNDS + 2):
+        m = manifest(f, round_)
+        hop.open(m)
+        of = headers(m, f)
+        if round_ <= UNFIT_ROUNDS:
+            assert hop.refuses(HeaderIn(of[1], "silo-2")) is Reason.SEAL_BROKEN
+            of = [h for h in of if h.silo != "silo-2"]
+        assert released(hop.submit(*of)) == tuple(h.silo for h in of)
+
+
+def test_a_sum_that_has_an_unfit_silo_in_it_is_never_released() -> None:
+    f = federation(5)
+    hop, m = opened(f=f)
+    of = headers(m, f)
+    hop.submit(*of[:4])
+    effects = hop.feed(Unfit(m.digest, "silo-2"))
+    assert [type(e) for e in effects] == [Drop, Abort]
+    assert not hop.core.released
+    assert hop.refuses(HeaderIn(of[4], "silo-5")) is Reason.COHORT_CLOSED
+    assert hop.feed(Tick(1e9)) == []
+    m = manifest(f, 1, 2)
+    hop.open(m)
+    of = [h for h in headers(m, f) if h.silo != "silo-2"]
+    assert released(hop.submit(*of)) == tuple(h.silo for h in of)
+
+
+def test_what_was_released_stays_so_and_the_silo_sits_out() -> None:
+    f = federation(5)
+    hop, m = opened(f=f)
+    assert released(hop.submit(*headers(m, f))) == f.silo_names
+    assert hop.feed(Unfit(m.digest, "silo-2")) == []
+    m = manifest(f, 2)
+    hop.open(m)
+    assert hop.refuses(HeaderIn(headers(m, f)[1], "silo-2")) is Reason.SEAL_BROKEN
+
+
+def test_nobody_else_is_left_out() -> None:
+    hop, m = opened()
+    assert hop.refuses(Unfit(m.digest, "nobody")) is Reason.NOT_INVITED
+    assert hop.feed(Unfit(bytes(32), "silo-2")) == []
+    assert released(hop.submit(*headers(m, F))) == SILOS
+
+
+def test_too_few_that_are_fit_release_nothing() -> None:
+    hop, m = opened()  # four silos
+    of = headers(m, F)
+    hop.feed(Unfit(m.digest, "silo-1"))
+    hop.feed(Unfit(m.digest, "silo-2"))
+    assert released(hop.submit(*of[2:])) is None
+    (abort,) = hop.feed(Tick(60.0))
+    assert isinstance(abort, Abort)
+    assert abort.fault.reason is Reason.COHORT_TOO_SMALL
 
 
 # The invariant
