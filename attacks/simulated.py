@@ -14,7 +14,7 @@ from silomix.attacks.views import Mode, View, checked
 from silomix.models.task import Tensors
 from silomix.runtime.core import residue
 from silomix.runtime.core.baseline import Baseline
-from silomix.runtime.core.codec import CHUNK_PARAMETERS, Codec, Schema
+from silomix.runtime.core.codec import Codec, Schema
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Secret, mask_stream
 from silomix.runtime.core.packing import Bytes
@@ -51,7 +51,7 @@ class Truth:
 
     def codec(self, numbers: Plan) -> Codec:
         """Return what silos encode with."""
-        return Codec(self.schema, (self.bound,) * len(self.schema.tensors), numbers, CHUNK_PARAMETERS)
+        return Codec(self.schema, (self.bound,) * len(self.schema.tensors), numbers)
 
     def empty(self) -> View:
         """Return what everybody knows."""
@@ -158,7 +158,7 @@ class _Masked:
         body = self.bodies[silo].copy()
         for layer in layers:
             self.mask(body, layer, self.seeds[silo][layer], -1)
-        values = residue.decode_sum(body, self.codec.plan).astype(np.float64)
+        values = residue.decode_sum(self.codec.layout.residues(body), self.codec.plan).astype(np.float64)
         bounds = np.repeat(self.codec.bounds, [s.size for s in self.codec.schema.tensors])
         opened: npt.NDArray[np.float32] = (values / self.codec.plan.v * bounds).astype(np.float32)
         return opened

@@ -20,11 +20,8 @@ from silomix.runtime.core import residue
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.packing import Bytes, Residues, check, pack_into, slice_bytes, unpack
-from silomix.runtime.core.plan import Plan
+from silomix.runtime.core.plan import CHUNK_PARAMETERS, Plan
 from silomix.runtime.core.slices import add_plane
-
-CHUNK_PARAMETERS = 131_072
-"""Default length of a chunk: a few planes of it fill a message of about 300 KB."""
 
 Array = npt.NDArray[Any]
 

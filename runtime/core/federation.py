@@ -14,7 +14,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.noise import Noise
 from silomix.runtime.core.optimise import Optimiser, Server
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, largest_value, plan
+from silomix.runtime.core.plan import CHUNK_PARAMETERS, Encoding, Level, Plan, Quantiser, largest_value, plan
 
 LEAST_COHORT = 3
 """No sum is ever released over fewer silos: with two, each would learn the other's update."""
@@ -88,7 +88,7 @@ class Policy:
     """Silos per group if a sum per group leaves the chain; 0 for one sum."""
     subsample: float = 1.0
     """Share of the roster that is invited to a round."""
-    chunk_parameters: int = 131_072
+    chunk_parameters: int = CHUNK_PARAMETERS
     server: Server = Server.AVERAGE
     """How the aggregator makes the next model of a round's mean."""
     server_lr: float = 1.0

@@ -28,6 +28,8 @@ FAST_RANGE = 1 << 62
 MAX_VALUE = 1 << 62
 """Largest W * v: what a silo encodes is one 64-bit integer."""
 INT8_VALUE = 127
+CHUNK_PARAMETERS = 131_072
+"""Default length of a chunk: at 18 bits each it fills a message of about 300 KB."""
 
 
 class Encoding(StrEnum):

@@ -124,7 +124,7 @@ def test_a_round_of_everything_goes_through_file_and_codec() -> None:
     assert schema == task.schema()
     assert same(again, trained)
     codec = Codec(schema, (4.0,) * len(schema.tensors), plan(3, 5))
-    total = codec.layout.buffer(codec.layout.coordinates)
+    total = codec.layout.body()
     total[:] = 0
     for _ in range(3):
         for i, planes in enumerate(codec.encode(trained)):
