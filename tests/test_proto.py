@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from tests.vectors import reference
 
-from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Reason
+from silomix.runtime.core.federation import Policy
+from silomix.runtime.core.messages import body_root, chunk_digest
 from silomix.runtime.core.packing import pack
 from silomix.runtime.core.plan import Encoding, Level, Quantiser, plan
 from silomix.v1 import body_pb2, plan_pb2
@@ -164,10 +166,9 @@ def frames(total: int, chunk_parameters: int) -> Iterator[body_pb2.Frame]:
     for index, first in enumerate(starts):
         n = min(chunk_parameters, total - first)
         planes = [rng.bytes(size) for size in p.plane_bytes(n)]
-        digests.append(digest("chunk", index, first, *planes))
+        digests.append(chunk_digest(index, first, planes))
         yield body_pb2.Frame(chunk=body_pb2.Chunk(index=index, first_parameter=first, planes=planes))
-    root = digest("body", len(digests), *digests)
-    yield body_pb2.Frame(trailer=body_pb2.Trailer(root=root, signature=rng.bytes(64)))
+    yield body_pb2.Frame(trailer=body_pb2.Trailer(root=body_root(digests), signature=rng.bytes(64)))
 
 
 def test_framing_overhead_is_under_one_percent() -> None:
@@ -191,5 +192,14 @@ def test_a_body_survives_the_wire() -> None:
 def test_examples_of_section_3() -> None:
     plane = pack(np.array([1, 2, 510], np.uint16), 9)
     assert f"are the bytes `{plane.hex(' ')}`" in SPEC
-    root = digest("body", 1, digest("chunk", 0, 0, plane, plane))
+    assert plane == reference.pack([1, 2, 510], 9)
+    root = reference.root([reference.chunk_digest(0, 0, [plane, plane])])
     assert f"has the root\n`{root.hex()}`" in SPEC
+    assert body_root([chunk_digest(0, 0, [plane, plane])]) == root
+
+
+def test_defaults_are_those_of_the_policy() -> None:
+    """Section 3 and the manifest name the length of a chunk."""
+    assert f"`chunk_parameters`, {Policy().chunk_parameters:,} by default" in SPEC.replace("\n", " ")
+    manifest = (PROTO / "silomix" / "v1" / "manifest.proto").read_text(encoding="utf-8")
+    assert f"{Policy().chunk_parameters} unless the policy says" in manifest

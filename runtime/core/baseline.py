@@ -4,7 +4,7 @@ Here whole bodies leave the chain, one for each silo of the cohort, and every ho
 all (`none`), as wholes (`model`), each tensor on its own (`layer`), each value on its own (`parameter`), or, where a
 value travels as the unary bits of its residues, the bits of all silos per value and modulus (`unary`, the paper's
 Alg. 1). A chunk of a body is one plane of little-endian float32, or for `unary` one plane of m_j bits per value for
-each modulus, packed as residues of width m_j would be.
+each modulus, one value's behind the other's.
 """
 
 from collections.abc import Mapping, Sequence

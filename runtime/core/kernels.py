@@ -6,8 +6,11 @@ A read-only container still starts: a cache that can't be written is read, and w
 compiled in memory.
 """
 
+import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from importlib.resources import files
 from typing import Any, TypeVar, cast
 
 import numba
@@ -31,12 +34,23 @@ class _Configured(UserProvidedCacheLocator):
 CacheImpl._locator_classes = [_Configured, *CacheImpl._locator_classes]
 
 
+@cache
+def _sources() -> str:
+    """Hash all kernels' sources: numba looks at a kernel's own file only, and not at those of kernels that it calls."""
+    hasher = hashlib.sha256()
+    for source in sorted(files(__package__).iterdir(), key=lambda source: source.name):
+        if source.name.endswith(".py"):
+            hasher.update(source.read_bytes())
+    return hasher.hexdigest()
+
+
 def compiled(function: Kernel) -> Kernel:
     """Compile a kernel on its first call, without the GIL, and keep the machine code where that is possible."""
     try:
         kernel: Any = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no directory at all that can hold a cache
         return cast("Kernel", numba.njit(nogil=True)(function))
+    kernel._cache._cache_file._source_stamp = _sources()
     store, load = kernel._cache.save_overload, kernel._cache.load_overload
 
     def store_if_possible(signature: object, code: object) -> None:

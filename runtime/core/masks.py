@@ -8,8 +8,7 @@ The expansion is bound to the whole context of the round. Two silos that were sh
 that no hop can take off together, so a server that equivocates gets noise and not a difference.
 """
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -145,9 +144,15 @@ def commitment(seed: Secret, context: MaskContext) -> bytes:
     return digest("seed", context.info(), seed.value)
 
 
+def mask_streams(seeds: Iterable[tuple[Secret, MaskContext]], moduli: tuple[int, ...]) -> list["Stream"]:
+    """Key streams with seeds and what they are bound to. They share room: one thread at a time uses them."""
+    scratch = Scratch()
+    return [Stream(derive(seed.value, c.info()), moduli, c.chunk_parameters, scratch) for seed, c in seeds]
+
+
 def mask_stream(seed: Secret, context: MaskContext, moduli: tuple[int, ...]) -> "Stream":
-    """Key a stream with a seed and the context that it is bound to."""
-    return Stream(derive(seed.value, context.info()), moduli, context.chunk_parameters)
+    """Key one stream."""
+    return mask_streams([(seed, context)], moduli)[0]
 
 
 def derive(secret: bytes, info: bytes) -> bytes:
@@ -167,13 +172,16 @@ class Stream:
     the library's code for it is much faster than that for CTR.
     """
 
-    def __init__(self, material: bytes, moduli: tuple[int, ...], chunk_parameters: int) -> None:
+    def __init__(
+        self, material: bytes, moduli: tuple[int, ...], chunk_parameters: int, scratch: "Scratch | None" = None
+    ) -> None:
         """Material is 32 secret bytes, from `derive`."""
         if len(material) != MATERIAL_BYTES:
             raise ValueError(f"a stream is keyed with {MATERIAL_BYTES} bytes, not {len(material)}")
         self._moduli, self._widths = moduli, tuple((m - 1).bit_length() for m in moduli)
         self._chunk_parameters = chunk_parameters
         self._main, self._redraw = AESGCM(material[:16]), AESGCM(material[16:])
+        self._scratch = scratch or Scratch()
         self._numbers = np.array(moduli), np.array(self._widths)
 
     def __repr__(self) -> str:
@@ -199,7 +207,7 @@ class Stream:
         if len(planes) != size:
             raise ValueError(f"{length} residues per plane are {size} bytes, not {len(planes)}")
         done, room = 0, 1.0
-        zeros, drawn = _scratch(size)
+        zeros, drawn = self._scratch.room(size)
         while done < len(self._moduli):  # a second time only if a lot of redraws was too small
             self._main.encrypt_into(index.to_bytes(12, "big"), zeros, None, drawn.data)
             spare, ends = self._spare(index, length, room)
@@ -221,15 +229,20 @@ class Stream:
         return np.frombuffer(b"".join(parts), np.uint8), ends
 
 
-def _scratch(size: int) -> tuple[bytes, Bytes]:
-    """So many zeros, and room for them encrypted: the thread's own, so that it stays in the second-level cache."""
-    found: tuple[bytes, Bytes] | None = getattr(_THREAD, "scratch", None)
-    if found is None or len(found[0]) != size:
-        found = _THREAD.scratch = bytes(size), np.empty(size + TAG_BYTES, np.uint8)
-    return found
+class Scratch:
+    """Room for one chunk, which all streams of a thread share, so that it stays in the second-level cache."""
+
+    def __init__(self) -> None:
+        """Make room when it is asked for."""
+        self._found = b"", np.empty(TAG_BYTES, np.uint8)
+
+    def room(self, size: int) -> tuple[bytes, Bytes]:
+        """Return so many zeros, and room for them encrypted."""
+        if len(self._found[0]) != size:
+            self._found = bytes(size), np.empty(size + TAG_BYTES, np.uint8)
+        return self._found
 
 
-_THREAD = threading.local()
 _MARGIN = 8  # standard deviations that the first lot of redraws has to spare
 
 

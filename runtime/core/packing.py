@@ -59,8 +59,8 @@ def pack(residues: Residues, width: int) -> bytes:
 
 def pack_into(residues: Residues, width: int, out: Bytes) -> None:
     """Pack one plane into exactly its bytes."""
-    if len(out) != packed_bytes(len(residues), width):
-        raise ValueError(f"the plane has {packed_bytes(len(residues), width)} bytes, not {len(out)}")
+    if len(out) != packed_bytes(len(residues), width) or not out.flags.c_contiguous:
+        raise ValueError(f"the plane is {packed_bytes(len(residues), width)} bytes in a row, not {len(out)}")
     _pack(np.ascontiguousarray(residues), width, out)
 
 

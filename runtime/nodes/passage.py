@@ -17,7 +17,7 @@ from silomix.runtime.core.codec import Aggregate, Codec, Layout
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.masks import Secret, commitment, mask_stream, unseal
+from silomix.runtime.core.masks import Secret, commitment, mask_streams, unseal
 from silomix.runtime.core.messages import (
     Cohort,
     Group,
@@ -307,7 +307,7 @@ class SumPassage(Passage):
     def _apply(self, seeds: list[Secret], sign: int) -> None:
         """Add masks or take them off, all of them chunk by chunk: a chunk is fetched from memory once."""
         context = self.manifest.context(self.layer)
-        streams = [mask_stream(seed, context, self.manifest.plan.moduli) for seed in seeds]
+        streams = mask_streams([(seed, context) for seed in seeds], self.manifest.plan.moduli)
         for i in range(self.layout.chunks):
             for stream in streams:
                 stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)

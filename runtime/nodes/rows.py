@@ -20,7 +20,7 @@ from silomix.runtime.core.baseline import Baseline, Row
 from silomix.runtime.core.codec import Aggregate, Codec
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.masks import Secret, Stream, mask_stream
+from silomix.runtime.core.masks import Secret, Stream, mask_streams
 from silomix.runtime.core.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
 from silomix.runtime.core.packing import Bytes, slice_bytes
 from silomix.runtime.core.plan import Level
@@ -252,7 +252,7 @@ class GroupsPassage(TablePassage):
             seeds = [[self.open_seed(s, private, "a silo") for s in g.seeds] if private else [] for g in partition]
             self._sums = [self.layout.body() for _ in partition]
         context, moduli = self.manifest.context(self.layer), self.manifest.plan.moduli
-        self._masks = [[mask_stream(seed, context, moduli) for seed in group] for group in seeds]
+        self._masks = [mask_streams([(seed, context) for seed in group], moduli) for group in seeds]
 
     def _without_names(self, cohort: Cohort, grouping: Grouping) -> tuple[Group, ...]:
         """What the aggregator gets, in the order of the commitments: as good as random, and the same each time."""

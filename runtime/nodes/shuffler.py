@@ -68,6 +68,7 @@ class Spool:
         self.path = directory / f"{header.digest.hex()}.{os.urandom(4).hex()}.body"
         self._file: BinaryIO | None = None
         self._mode = baseline(manifest)
+        self.chunk_bytes = self.layout.chunk_bytes if self._mode is None else sum(self._mode.sizes(0))
 
     def take(self, chunks: list[AnyChunk]) -> None:
         """Check some chunks and write them."""
@@ -322,7 +323,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         spool = Spool(self.spool, header, passage.manifest)
         self._uploading(peer, 1)
         try:
-            step = max(1, LOT_BYTES // (passage.layout.chunk_bytes * len(self.federation.silos)))
+            step = max(1, LOT_BYTES // (spool.chunk_bytes * len(self.federation.silos)))
             left = self._opened_at + passage.manifest.deadline_s + LATE_S - self.clock()
             with in_time(f"the body of {peer} was not here in time"):
                 async with asyncio.timeout(left):

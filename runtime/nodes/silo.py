@@ -19,7 +19,7 @@ from silomix.runtime.core.codec import Array, Clips, Codec
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import UpdateKind
-from silomix.runtime.core.masks import mask_stream
+from silomix.runtime.core.masks import mask_streams
 from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.noise import clip
 from silomix.runtime.core.packing import Bytes
@@ -285,7 +285,8 @@ class _Masking:
         self._path = path
         self._body = body[1] if body is not None and body[0] == path else None
         self._masked = np.empty(self.layout.chunk_bytes, np.uint8)
-        self._streams = [mask_stream(s, manifest.context(layer), manifest.plan.moduli) for layer, s in sealing.seeds]
+        seeds = [(seed, manifest.context(layer)) for layer, seed in sealing.seeds]
+        self._streams = mask_streams(seeds, manifest.plan.moduli)
 
     def frames(self, start: int, end: int) -> list[tuple[bytes, bytes]]:
         """Return some chunks' frames, each with its digest: a change of threads for each would cost more than masks."""

@@ -164,6 +164,20 @@ def _ones(integers: list[list[int]]) -> list[list[int]]:
     return [[sum(row[k] % m for row in integers) for m in UNARY.moduli] for k in range(len(integers[0]))]
 
 
+@pytest.mark.parametrize("chunk", [3, 10, 26])
+def test_unary_bits_lie_value_after_value(chunk: int) -> None:
+    """As section 5 says: value i has bits i * m to (i + 1) * m - 1, and the residue's number of them are ones."""
+    base, tensors = mode(Granularity.UNARY, chunk), model(2)
+    integers = [int(x) for x in np.rint(flat(tensors).astype(np.float64) * UNARY.v)]
+    for i, row in enumerate(chunks_of(base, bytes(base.encode(tensors, BOUNDS)))):
+        for plane, m in zip(row, UNARY.moduli, strict=True):
+            number = int.from_bytes(plane, "little")
+            for x in integers[chunk * i : chunk * (i + 1)]:
+                assert (number & (1 << m) - 1).bit_count() == x % m
+                number >>= m
+            assert number == 0
+
+
 def test_unary_bits_are_really_permuted() -> None:
     """Not sorted, not grouped by silo: where the ones lie says nothing of who sent them."""
     base = mode(Granularity.UNARY, 26)

@@ -1,9 +1,10 @@
 """Protocol section 3, chunks: a model's tensors become chunks of planes, and the sum of many becomes their mean."""
 
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import inf, nan, prod
 from random import Random
 from typing import Any
@@ -18,8 +19,8 @@ from tests.vectors import reference
 from silomix.runtime.core import residue
 from silomix.runtime.core.codec import Clips, Codec, Dtype, Layout, Schema, TensorSpec
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Encoding, Plan, plan
+from silomix.runtime.core.packing import Bytes
+from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
 
 Array = npt.NDArray[Any]
 Model = dict[str, Array]
@@ -79,15 +80,27 @@ def body(codec: Codec, tensors: Mapping[str, Array], **options: Any) -> list[lis
     return [[bytes(plane) for plane in planes] for planes in codec.encode(tensors, **options)]
 
 
-def summed(codec: Codec, *bodies: list[list[bytes]]) -> Residues:
+def summed(codec: Codec, *bodies: list[list[bytes]]) -> Bytes:
     """Add bodies up, as hop 1 does."""
-    total = residue.zeros(codec.plan, codec.layout.coordinates)
-    buffer = codec.layout.buffer()
+    total = codec.layout.body()
     for chunks in bodies:
         assert len(chunks) == codec.layout.chunks
         for i, planes in enumerate(chunks):
-            codec.layout.add(total, i, planes, buffer)
+            codec.layout.add(total, i, planes)
     return total
+
+
+def sums_of(codec: Codec, total: Bytes) -> list[int]:
+    """The integers of a sum."""
+    sums: list[int] = residue.decode_sum(codec.layout.residues(total), codec.plan).tolist()
+    return sums
+
+
+def with_integer(codec: Codec, total: Bytes, value: int, at: int) -> Bytes:
+    """The same sum with another integer at one coordinate."""
+    residues = codec.layout.residues(total)
+    residue.put_integer(value, codec.plan, residues, at)
+    return codec.layout.pack(residues)
 
 
 def integers(codec: Codec, tensors: Mapping[str, Array], weight: int = 1) -> list[int]:
@@ -127,7 +140,23 @@ def test_a_body_is_the_reference_cut_to_chunks(p: Plan, chunk_parameters: int) -
     ]
     assert chunks == expected
     assert codec.layout.body_bytes == sum(len(plane) for planes in chunks for plane in planes)
-    assert residue.decode_sum(summed(codec, chunks), p).tolist() == vector
+    total = summed(codec, chunks)
+    assert total.tobytes() == b"".join(plane for planes in chunks for plane in planes)
+    assert sums_of(codec, total) == vector
+
+
+@pytest.mark.parametrize("p", [PLAIN, WEIGHTED], ids=["plain", "weighted"])
+@pytest.mark.parametrize("chunk_parameters", [1, 16, 199, 200, 1000])
+def test_a_body_that_is_given_is_filled_in_place(p: Plan, chunk_parameters: int) -> None:
+    codec = Codec(ODD, bounds(ODD), p, chunk_parameters)
+    memory = np.full(codec.layout.body_bytes + 16, 0xA5, np.uint8)  # what stood there before does not matter
+    given_body = memory[8:-8]
+    planes = list(codec.encode(model(ODD), weight=p.weight_levels, body=given_body))
+    expected = body(codec, model(ODD), weight=p.weight_levels)
+    assert [[bytes(plane) for plane in chunk] for chunk in planes] == expected
+    assert given_body.tobytes() == b"".join(plane for chunk in expected for plane in chunk)
+    assert all(np.shares_memory(np.asarray(plane), given_body) for chunk in planes for plane in chunk)
+    assert set(memory[:8].tolist() + memory[-8:].tolist()) == {0xA5}
 
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -145,7 +174,7 @@ def test_any_schema_comes_back(tensors: list[TensorSpec], chunk_parameters: int,
     silos = [model(schema, seed) for seed in range(len(weights))]
     total = summed(codec, *(body(codec, m, weight=w) for m, w in zip(silos, weights, strict=True)))
     vectors = [integers(codec, m, w) for m, w in zip(silos, weights, strict=True)]
-    assert residue.decode_sum(total, WEIGHTED).tolist() == [sum(column) for column in zip(*vectors, strict=True)]
+    assert sums_of(codec, total) == [sum(column) for column in zip(*vectors, strict=True)]
     decoded = codec.decode(total, len(weights))
     assert decoded.weight == sum(weights)
     assert list(decoded.tensors) == [t.name for t in schema.tensors]
@@ -236,6 +265,31 @@ def test_the_weighted_mean_is_exact() -> None:
             assert abs(Fraction(mean) - exact) <= unit * 2
 
 
+@pytest.mark.parametrize("chunk_parameters", [1, 2, 7, 8, 9, 16, 64, 100, 199, 200, 65_536])
+def test_chunks_do_not_show_in_the_mean(chunk_parameters: int) -> None:
+    """Tensors straddle chunks, chunks hold many tensors, and the weight may be alone in the last one."""
+    weights, models = [3, 50, 1], [model(ODD, seed) for seed in range(3)]
+
+    def mean(size: int) -> dict[str, bytes]:
+        codec = Codec(ODD, bounds(ODD), WEIGHTED, size)
+        total = summed(codec, *(body(codec, m, weight=w) for m, w in zip(models, weights, strict=True)))
+        decoded = codec.decode(total, 3)
+        assert decoded.weight == 54
+        return {name: tensor.tobytes() for name, tensor in decoded.tensors.items()}
+
+    assert mean(chunk_parameters) == mean(1000)
+
+
+def test_a_sum_is_decoded_and_left_as_it_was() -> None:
+    codec = Codec(ODD, bounds(ODD), WEIGHTED, 16)
+    total = summed(codec, body(codec, model(ODD), weight=2))
+    before = total.tobytes()
+    total.flags.writeable = False
+    first, second = codec.decode(total, 1), codec.decode(total, 1)
+    assert total.tobytes() == before
+    assert all(np.array_equal(first.tensors[name], second.tensors[name]) for name in first.tensors)
+
+
 def test_equal_models_come_back_as_they_are_quantised() -> None:
     schema = Schema((TensorSpec("x", (19_999,), Dtype.F64),))
     codec = Codec(schema, (9999.0,), WEIGHTED)
@@ -251,7 +305,8 @@ def test_short_types_are_rounded_to_nearest_even(dtype: Dtype) -> None:
     schema = Schema((TensorSpec("x", (len(sums),), dtype),))
     rows = np.array([[s % m for s in sums] for m in PLAIN.moduli], np.uint16)
     for step in (1.0, 2.0**-8):
-        decoded = Codec(schema, (9999 * step,), PLAIN).decode(rows, 1).tensors["x"]
+        codec = Codec(schema, (9999 * step,), PLAIN, 1000)
+        decoded = codec.decode(codec.layout.pack(rows), 1).tensors["x"]
         got = to_float(decoded, dtype).tolist()
         assert got == [float(rounded(Fraction(s) * Fraction(step), SIGNIFICANT[dtype])) for s in sums]
 
@@ -340,7 +395,7 @@ def test_a_bad_bound_is_named(bound: float) -> None:
     assert fault.reason is Reason.BAD_BOUND
     assert fault.details["tensor"] == "b"
     with pytest.raises(LocalFault) as decoding:
-        codec.decode(residue.zeros(PLAIN, 10), 1)
+        codec.decode(codec.layout.body(), 1)
     assert decoding.value.reason is Reason.BAD_BOUND
 
 
@@ -361,7 +416,7 @@ def test_a_bad_weight(weight: int) -> None:
 # What the aggregator refuses.
 
 
-def refused(codec: Codec, total: Residues, cohort: int) -> PeerFault:
+def refused(codec: Codec, total: Bytes, cohort: int) -> PeerFault:
     with pytest.raises(PeerFault) as fault:
         codec.decode(total, cohort)
     return fault.value
@@ -372,8 +427,7 @@ def test_weights_that_the_cohort_cannot_have(weight_sum: int) -> None:
     codec = Codec(ODD, bounds(ODD), WEIGHTED, 16)
     total = summed(codec, *(body(codec, model(ODD), weight=w) for w in (1, 1, 1)))
     assert codec.decode(total, 3).weight == 3
-    residue.put_integer(weight_sum, WEIGHTED, total, codec.layout.coordinates - 1)
-    fault = refused(codec, total, 3)
+    fault = refused(codec, with_integer(codec, total, weight_sum, codec.layout.coordinates - 1), 3)
     assert fault.reason is Reason.OUT_OF_RANGE
     assert fault.details["found"] == weight_sum
 
@@ -390,24 +444,54 @@ def test_weights_at_their_limits() -> None:
 def test_a_sum_beyond_what_the_weights_allow_is_refused_with_its_tensor() -> None:
     codec = Codec(ODD, bounds(ODD), PLAIN, 16)
     total = summed(codec, *(body(codec, model(ODD)) for _ in range(3)))
-    for value in (3 * PLAIN.v + 1, -3 * PLAIN.v - 1):
-        residue.put_integer(value, PLAIN, total, ODD.parameters - 1)  # within the plan's range, beyond three silos'
-        fault = refused(codec, total, 3)
+    last = ODD.parameters - 1
+    for value in (3 * PLAIN.v + 1, -3 * PLAIN.v - 1):  # within the plan's range, beyond three silos'
+        fault = refused(codec, with_integer(codec, total, value, last), 3)
         assert fault.reason is Reason.OUT_OF_RANGE
         assert fault.details == {"tensor": "fc.weight", "count": 1, "limit": 3 * PLAIN.v}
-    residue.put_integer(3 * PLAIN.v, PLAIN, total, ODD.parameters - 1)
-    codec.decode(total, 3)
+    codec.decode(with_integer(codec, total, 3 * PLAIN.v, last), 3)
+    codec.decode(with_integer(codec, total, 3 * PLAIN.v + 1, last), 3, slack=1)
+
+
+@pytest.mark.parametrize("at", [0, 1, 15, 16, 17, 100, 198])
+def test_a_sum_out_of_range_is_found_in_whichever_chunk_it_is(at: int) -> None:
+    codec = Codec(ODD, bounds(ODD), PLAIN, 16)
+    total = with_integer(codec, codec.layout.body(), PLAIN.v + 1, at)
+    starts = np.cumsum([0, *(t.size for t in ODD.tensors)])
+    name = ODD.tensors[int(np.searchsorted(starts, at, side="right")) - 1].name
+    assert refused(codec, total, 1).details == {"tensor": name, "count": 1, "limit": PLAIN.v}
 
 
 @pytest.mark.parametrize("cohort", [0, -1, 11])
 def test_a_cohort_that_the_plan_does_not_hold(cohort: int) -> None:
     codec = Codec(ODD, bounds(ODD), PLAIN)
-    assert refused(codec, residue.zeros(PLAIN, ODD.parameters), cohort).reason is Reason.OUT_OF_RANGE
+    assert refused(codec, codec.layout.body(), cohort).reason is Reason.OUT_OF_RANGE
 
 
-@pytest.mark.parametrize("shape", [(2, 198), (2, 200), (1, 199), (3, 199)])
-def test_a_sum_of_another_shape(shape: tuple[int, int]) -> None:
-    assert refused(Codec(ODD, bounds(ODD), PLAIN), np.zeros(shape, np.uint16), 1).reason is Reason.WRONG_LENGTH
+@pytest.mark.parametrize("p", [PLAIN, WEIGHTED], ids=["plain", "weighted"])
+@pytest.mark.parametrize("more", [-1, 1, 18, -18])
+def test_a_sum_of_another_length(p: Plan, more: int) -> None:
+    codec = Codec(ODD, bounds(ODD), p, 16)
+    total = np.zeros(codec.layout.body_bytes + more, np.uint8)
+    assert refused(codec, total, 1).reason is Reason.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("index", [0, 5, 12])
+def test_a_sum_with_a_residue_out_of_range(index: int) -> None:
+    codec = Codec(ODD, bounds(ODD), PLAIN, 16)
+    layout, total = codec.layout, codec.layout.body()
+    for b in range(9):  # 511 at place 6
+        layout.planes(layout.part(total, index).data, index)[1][b * -(-layout.length(index) // 8)] = 0x40
+    fault = refused(codec, total, 1)
+    assert (fault.reason, fault.details["index"]) == (Reason.RESIDUE_RANGE, 6)
+
+
+def test_a_sum_with_something_behind_its_last_value() -> None:
+    codec = Codec(ODD, bounds(ODD), PLAIN, 16)  # the last chunk has 7 values: one bit of padding in each slice
+    total = codec.layout.body()
+    total[-1] = 0x80
+    fault = refused(codec, total, 1)
+    assert (fault.reason, fault.details) == (Reason.TRAILING_BITS, {"offset": 8})
 
 
 # Lengths.
@@ -422,15 +506,97 @@ def test_lengths_add_up(coordinates: int, chunk_parameters: int) -> None:
     assert sum(lengths) == coordinates
     assert all(length == chunk_parameters for length in lengths[:-1])
     assert all(1 <= length <= chunk_parameters for length in lengths[-1:])
-    assert layout.body_bytes == sum(-(-n * w // 8) for n in lengths for w in PLAIN.widths)
+    assert layout.body_bytes == sum(w * -(-n // 8) for n in lengths for w in PLAIN.widths)
+    assert layout.chunk_bytes == 18 * -(-chunk_parameters // 8)
+    assert len(layout.body()) == layout.body_bytes
+    assert not layout.body().any()
+
+
+MIXED = Plan(3, 1, Encoding.COUNTS, Level.SEMI_HONEST, 1, 0, Quantiser.DECIMAL, (65_537, 511, 2, 1 << 20, 3))
+"""Planes of 17, 9, 1, 20 and 2 bits."""
+
+
+@given(
+    p=st.sampled_from([PLAIN, MIXED, plan(10, 4, Encoding.UNARY)]),
+    coordinates=st.integers(0, 300),
+    chunk_parameters=st.integers(1, 120),
+    seed=st.integers(0, 99),
+)
+def test_a_body_is_packed_and_unpacked_whole(p: Plan, coordinates: int, chunk_parameters: int, seed: int) -> None:
+    layout = Layout(p, coordinates, chunk_parameters)
+    rng = np.random.default_rng(seed)
+    residues = np.array([rng.choice([0, m - 1, *rng.integers(0, m, 5)], coordinates) for m in p.moduli], np.int64)
+    packed = layout.pack(residues)
+    assert packed.dtype == np.uint8
+    assert len(packed) == layout.body_bytes
+    back = layout.residues(packed)
+    assert back.tolist() == residues.tolist()
+    assert back.dtype == residue.plan_dtype(p)
+    # Chunks one behind the other, in each its planes one behind the other, and each of these as the reference packs it.
+    pieces = [
+        reference.pack(row[at : at + chunk_parameters].tolist(), w)
+        for at in range(0, coordinates, chunk_parameters)
+        for row, w in zip(residues, p.widths, strict=True)
+    ]
+    assert packed.tobytes() == b"".join(pieces)
+    cut = [bytes(plane) for i in range(layout.chunks) for plane in layout.planes(layout.part(packed, i).data, i)]
+    assert cut == pieces
+    again = layout.body()
+    for i in range(layout.chunks):
+        rows = layout.unpack(i, layout.planes(layout.part(packed, i).data, i))
+        layout.put(layout.part(again, i), rows)
+    assert again.tobytes() == packed.tobytes()
+
+
+def test_a_part_is_a_view() -> None:
+    layout = Layout(PLAIN, 50, 21)
+    body_, row = layout.body(), layout.buffer(8)
+    row[:] = 510
+    layout.put(layout.part(body_, 2), row)
+    assert layout.residues(body_)[:, 42:].tolist() == [[510] * 8] * 2
+    assert not layout.residues(body_)[:, :42].any()
+
+
+@pytest.mark.parametrize("shape", [(2, 49), (2, 51), (1, 50), (3, 50), (50, 2)])
+def test_residues_of_another_shape_are_not_packed(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="of shape"):
+        Layout(PLAIN, 50, 21).pack(np.zeros(shape, np.uint16))
+
+
+@given(
+    p=st.sampled_from([PLAIN, MIXED]),
+    coordinates=st.integers(1, 200),
+    chunk_parameters=st.integers(1, 90),
+    silos=st.integers(1, 5),
+)
+def test_bodies_add_up_modulo_each_plane(p: Plan, coordinates: int, chunk_parameters: int, silos: int) -> None:
+    layout = Layout(p, coordinates, chunk_parameters)
+    rng = np.random.default_rng(coordinates)
+    rows = [np.array([rng.integers(0, m, coordinates) for m in p.moduli]) for _ in range(silos)]
+    by_add, by_sum = layout.body(), layout.body()
+    for packed in map(layout.pack, rows):
+        for i in reversed(range(layout.chunks)):
+            planes = layout.planes(layout.part(packed, i).data, i)
+            layout.add(by_add, i, [bytes(plane) for plane in planes])
+            layout.sum(layout.part(by_sum, i), layout.check(i, planes), -(-layout.length(i) // 8))
+    assert layout.residues(by_add).tolist() == (sum(rows) % np.array(p.moduli)[:, None]).tolist()
+    assert by_add.tobytes() == by_sum.tobytes()
 
 
 @pytest.mark.parametrize("index", [-1, 13, 2**63])
 def test_there_are_no_other_chunks(index: int) -> None:
     layout = Layout(PLAIN, 206, 16)
     assert layout.chunks == 13
-    total = residue.zeros(PLAIN, 206)
-    for use in (layout.start, layout.length, lambda i: layout.add(total, i, [b"", b""])):
+    total = layout.body()
+    uses: list[Callable[[int], Any]] = [
+        layout.start,
+        layout.length,
+        partial(layout.part, total),
+        partial(layout.planes, total.data),
+        lambda i: layout.add(total, i, [b"", b""]),
+        lambda i: layout.check(i, [b"", b""]),
+    ]
+    for use in uses:
         with pytest.raises(PeerFault) as fault:
             use(index)
         assert fault.value.reason is Reason.WRONG_LENGTH
@@ -441,19 +607,21 @@ def test_there_are_no_other_chunks(index: int) -> None:
 @pytest.mark.parametrize("planes", [0, 1, 3])
 def test_a_chunk_has_a_plane_for_each_modulus(planes: int) -> None:
     layout = Layout(PLAIN, 206, 16)
-    with pytest.raises(PeerFault) as fault:
-        layout.unpack(0, [bytes(18)] * planes)
-    assert fault.value.reason is Reason.WRONG_LENGTH
-    assert fault.value.details == {"found": planes, "expected": 2}
+    for use in (layout.unpack, layout.check, partial(layout.add, layout.body())):
+        with pytest.raises(PeerFault) as fault:
+            use(0, [bytes(18)] * planes)
+        assert fault.value.reason is Reason.WRONG_LENGTH
+        assert fault.value.details == {"found": planes, "expected": 2}
 
 
 def test_the_lengths_of_a_chunk_belong_to_its_place() -> None:
-    layout = Layout(PLAIN, 206, 16)  # the last chunk has 14 values: 16 bytes a plane, not 18
-    assert layout.unpack(12, [bytes(16)] * 2).shape == (2, 14)
-    for index, size in ((12, 18), (0, 16)):
-        with pytest.raises(PeerFault) as fault:
-            layout.unpack(index, [bytes(size)] * 2)
-        assert fault.value.reason is Reason.WRONG_LENGTH
+    layout = Layout(PLAIN, 199, 16)  # the last chunk has 7 values: 9 bytes a plane, not 18
+    assert layout.unpack(12, [bytes(9)] * 2).shape == (2, 7)
+    for index, size in ((12, 18), (0, 9)):
+        for use in (layout.unpack, layout.check, partial(layout.add, layout.body())):
+            with pytest.raises(PeerFault) as fault:
+                use(index, [bytes(size)] * 2)
+            assert fault.value.reason is Reason.WRONG_LENGTH
 
 
 # Schemas.
@@ -499,7 +667,7 @@ def test_encoding_a_large_model_streams() -> None:
         )
     )
     assert schema.parameters == 11_237_432
-    codec = Codec(schema, (1.0,) * 3, PLAIN)
+    codec = Codec(schema, (1.0,) * 3, PLAIN, 65_536)
     rng = Random(0)
     tensors = {t.name: np.full(t.shape, rng.uniform(-1, 1), np.float32) for t in schema.tensors}
     size = sum(a.nbytes for a in tensors.values())

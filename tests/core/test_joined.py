@@ -9,13 +9,13 @@ import pytest
 from tests.core.federations import AGGREGATOR, MODEL, SCHEMA, cohort, federation, identity, rng, signed
 
 from silomix.runtime.core import aggregator as aggregating
-from silomix.runtime.core import residue, shuffler, silo
+from silomix.runtime.core import shuffler, silo
 from silomix.runtime.core.codec import Codec
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.masks import Secret, add_mask, commitment, mask_stream, remove_mask, unseal
+from silomix.runtime.core.masks import Secret, commitment, mask_stream, unseal
 from silomix.runtime.core.messages import Cohort, Header, Manifest, Participant, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.packing import Residues, pack
+from silomix.runtime.core.packing import Bytes
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout
 
@@ -25,12 +25,19 @@ def measurement(index: int) -> int:
     return 1 << 2 * index
 
 
-def apply(step: Any, vector: Residues, m: Manifest, layer: int, seeds: Iterable[Secret]) -> None:
+def apply(sign: int, body: Bytes, m: Manifest, layer: int, seeds: Iterable[Secret]) -> None:
+    """Add masks to a body, or take them off."""
     shape = layout(m)
     for seed in seeds:
         stream = mask_stream(seed, m.context(layer), m.plan.moduli)
         for i in range(shape.chunks):
-            step(vector, stream, i, shape.start(i), shape.length(i), m.plan.moduli)
+            stream.apply(shape.part(body, i), i, shape.length(i), sign)
+
+
+def planes_of(body: Bytes, m: Manifest) -> list[list[memoryview]]:
+    """The planes of each chunk of a body."""
+    shape = layout(m)
+    return [shape.planes(shape.part(body, i).data, i) for i in range(shape.chunks)]
 
 
 def opened(h: Header, m: Manifest, name: str, private: Secret) -> Secret:
@@ -60,10 +67,10 @@ class Hop:
         self.core = shuffler.Shuffler(self.net.f, identity(self.name), self.net.rng)
         for fact in self.facts:
             self.core.recall(fact)
-        self.total: Residues | None = None
+        self.total: Bytes | None = None
         self.seeds: dict[bytes, Secret] = {}
 
-    def step(self, event: shuffler.Event, planes: Residues | None = None) -> list[shuffler.Effect]:
+    def step(self, event: shuffler.Event, body: Bytes | None = None) -> list[shuffler.Effect]:
         effects = self.core.step(event)
         for effect in effects:
             match effect:
@@ -71,7 +78,7 @@ class Hop:
                     self.facts.append(fact)
                     self.core.recall(fact)
                 case shuffler.Begin(m):
-                    self.total, self.seeds = residue.zeros(m.plan, layout(m).coordinates), {}
+                    self.total, self.seeds = layout(m).body(), {}
                 case shuffler.Pass(h):
                     m = self.net.manifest
                     if h.seeds:
@@ -79,8 +86,9 @@ class Hop:
                     self.net.relay_header(self.name, h)
                 case shuffler.Count():
                     assert self.total is not None
-                    assert planes is not None
-                    residue.add(self.total, planes, self.net.f.plan)
+                    assert body is not None
+                    for i, planes in enumerate(planes_of(body, self.net.manifest)):
+                        layout(self.net.manifest).add(self.total, i, planes)
                 case shuffler.Release(c):
                     self.release(c)
                 case shuffler.Abort(fault):
@@ -91,7 +99,7 @@ class Hop:
         assert self.total is not None
         m = self.net.manifest
         wanted = [self.seeds[p.header] for p in c.participants if self.seeds]
-        apply(remove_mask, self.total, m, m.layer(self.name), wanted)
+        apply(-1, self.total, m, m.layer(self.name), wanted)
         self.sent.append(c.silos)
         self.net.relay_sum(self.name, c, self.total)
 
@@ -163,22 +171,22 @@ class Net:
         elif self.hops[target].up:
             self.hops[target].step(shuffler.HeaderIn(h, sender))
 
-    def relay_sum(self, sender: str, c: Cohort, vector: Residues) -> None:
+    def relay_sum(self, sender: str, c: Cohort, body: Bytes) -> None:
         target = self.after(sender)
         if target == AGGREGATOR:
-            self.take(c, vector)
+            self.take(c, body)
         elif self.hops[target].up:
-            self.hops[target].total = vector.copy()
+            self.hops[target].total = body.copy()
             self.hops[target].step(shuffler.CohortIn(c))
         else:
             self.lost_sums += 1
 
-    def take(self, c: Cohort, vector: Residues) -> None:
+    def take(self, c: Cohort, body: Bytes) -> None:
         m = self.manifest
         self.run(aggregating.CohortIn(c))
-        apply(remove_mask, vector, m, 0, [self.seeds[p.header] for p in c.participants if self.seeds])
+        apply(-1, body, m, 0, [self.seeds[p.header] for p in c.participants if self.seeds])
         size = len(c.participants)
-        aggregate = Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(vector, size)
+        aggregate = Codec(m.schema, m.bounds, m.plan, m.chunk_parameters).decode(body, size)
         sums = {round(float(x) * aggregate.weight * m.plan.v) for t in aggregate.tensors.values() for x in t.flat}
         assert len(sums) == 1  # the same in every value
         (total,) = sums
@@ -199,23 +207,18 @@ class Net:
         value = measurement(self.f.silo_names.index(name)) / m.plan.v
         tensors = {t.name: np.full(t.shape, value, np.float32) for t in m.schema.tensors}
         codec, shape = Codec(m.schema, m.bounds, m.plan, m.chunk_parameters), layout(m)
-        vector = residue.zeros(m.plan, shape.coordinates)
-        for i, planes in enumerate(codec.encode(tensors)):
-            shape.add(vector, i, [bytes(p) for p in planes])
+        body = shape.body()
+        for _ in codec.encode(tensors, body=body):
+            pass
         for layer, seed in sealing.seeds:
-            apply(add_mask, vector, m, layer, [seed])
-        digests = []
-        for i in range(shape.chunks):
-            part = vector[:, shape.start(i) : shape.start(i) + shape.length(i)]
-            packed = [pack(row, w) for row, w in zip(part, m.plan.widths, strict=True)]
-            digests.append(chunk_digest(i, shape.start(i), packed))
-        root = body_root(digests)
+            apply(1, body, m, layer, [seed])
+        root = body_root([chunk_digest(i, shape.start(i), planes) for i, planes in enumerate(planes_of(body, m))])
         signature = identity(name).sign(trailer_digest(sealing.header.digest, root))
         first = self.hops[m.chain[0]]
         receipts = []
         for _ in range(times):
             first.step(shuffler.HeaderIn(sealing.header, name))
-            effects = first.step(shuffler.BodyIn(sealing.header, root, root, signature), vector)
+            effects = first.step(shuffler.BodyIn(sealing.header, root, root, signature), body)
             assert isinstance(effects[0], shuffler.Count | shuffler.Again)
             receipts.append(effects[0].receipt)
         assert len(set(receipts)) == 1

@@ -1,14 +1,13 @@
 """Protocol section 4: masks are exactly uniform, bound to their round, sealed to one node, and cancel only together."""
 
 import traceback
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from math import gcd, sqrt
 from random import Random
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,16 +22,14 @@ from silomix.runtime.core.masks import (
     MaskContext,
     Secret,
     Stream,
-    add_mask,
     commitment,
     derive,
     mask_stream,
     public_key,
-    remove_mask,
     seal,
     unseal,
 )
-from silomix.runtime.core.packing import Residues
+from silomix.runtime.core.packing import Bytes, Residues
 from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
 
 MASKS = generate.load("mask.json")["good"]
@@ -61,7 +58,14 @@ def stream(moduli: tuple[int, ...], context: MaskContext = CONTEXT, seed: object
 def by_reference(
     moduli: tuple[int, ...], context: MaskContext, seed: object, index: int, length: int
 ) -> list[list[int]]:
-    return reference.mask(seed_of(seed).value, context.info(), moduli, context.chunk_parameters, index, length)
+    return reference.mask(seed_of(seed).value, context.info(), moduli, index, length)
+
+
+def bytes_of(mask: Stream, moduli: tuple[int, ...], index: int, length: int) -> Bytes:
+    """The packed planes of a mask: what it makes of zeros."""
+    planes = np.zeros(sum(map(reference.width_of, moduli)) * -(-length // 8), np.uint8)
+    mask.apply(planes, index, length)
+    return planes
 
 
 def with_moduli(*moduli: int) -> Plan:
@@ -75,7 +79,9 @@ def with_moduli(*moduli: int) -> Plan:
 def test_the_mask_vectors(vector: reference.Json) -> None:
     context, moduli = context_of(vector["context"]), tuple(vector["moduli"])
     assert context.info().hex() == vector["info"]
-    rows = mask_stream(Secret(bytes.fromhex(vector["seed"])), context, moduli).chunk(vector["index"], vector["length"])
+    mask = mask_stream(Secret(bytes.fromhex(vector["seed"])), context, moduli)
+    assert bytes_of(mask, moduli, vector["index"], vector["length"]).tobytes().hex() == "".join(vector["planes"])
+    rows = mask.chunk(vector["index"], vector["length"])
     assert rows.shape == (len(moduli), vector["length"])
     assert rows.dtype == residue.plan_dtype(with_moduli(*moduli))
     planes = [reference.pack(row.tolist(), reference.width_of(m)).hex() for row, m in zip(rows, moduli, strict=True)]
@@ -102,19 +108,49 @@ def test_any_chunk_is_that_of_the_reference(
     assert rows.tolist() == by_reference(moduli, context, index, index, length)
 
 
-@pytest.mark.parametrize("moduli", [(257,), (65_537,), (17, 511)])
-def test_a_full_chunk_with_more_redraws_than_one_lot(moduli: tuple[int, ...]) -> None:
-    context = replace(CONTEXT, chunk_parameters=65_536)
-    rows = stream(moduli, context).chunk(3, 65_536)
-    assert rows.tolist() == by_reference(moduli, context, 0, 3, 65_536)
+@pytest.mark.parametrize("moduli", [(257,), (65_537,), (17, 511), (512, 511), ((1 << 20) - 3, 1 << 20)], ids=str)
+@pytest.mark.parametrize("length", [8191, 8192, 8193, 20_003])
+def test_a_long_chunk_is_that_of_the_reference(moduli: tuple[int, ...], length: int) -> None:
+    context = replace(CONTEXT, chunk_parameters=20_003)
+    rows = stream(moduli, context).chunk(3, length)
+    assert rows.tolist() == by_reference(moduli, context, 0, 3, length)
 
 
-@pytest.mark.parametrize("moduli", [(257,), (65_537,), (17, 129)])
-def test_lots_of_any_size_give_the_same_redraws(moduli: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "_LOT", 16)
-    context = replace(CONTEXT, chunk_parameters=200)
-    for seed in range(30):
-        assert stream(moduli, context, seed).chunk(0, 200).tolist() == by_reference(moduli, context, seed, 0, 200)
+@pytest.mark.parametrize("moduli", [*MODULI, (129, 512, 65_537, 17)], ids=str)
+@pytest.mark.parametrize("share", [1e-6, 0.1, 0.5])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_lot_of_redraws_that_is_too_small_changes_nothing(
+    moduli: tuple[int, ...], share: float, sign: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn ahead is a guess: where it falls short, more is drawn, and every plane is masked once."""
+    rooms: list[float] = []
+    spare = Stream._spare
+
+    def too_small(self: Stream, index: int, length: int, room: float) -> tuple[Bytes, masks.Moduli]:
+        rooms.append(room)
+        return spare(self, index, length, share * room)
+
+    monkeypatch.setattr(Stream, "_spare", too_small)
+    monkeypatch.setattr(masks, "_MARGIN", 0)
+    context = replace(CONTEXT, chunk_parameters=1500)
+    layout = Layout(with_moduli(*moduli), 1499, 1500)
+    plain = some_residues(moduli, 1499)
+    body = layout.pack(plain)
+    stream(moduli, context).apply(body, 1, 1499, sign)
+    mask = np.array(by_reference(moduli, context, 0, 1, 1499))
+    assert np.array_equal(layout.residues(body), (plain + sign * mask) % np.array(moduli)[:, None])
+    if any(2 * ((1 << reference.width_of(m)) - m) > m // 100 for m in moduli):  # redraws that cannot have sufficed
+        assert len(rooms) > 1
+    assert rooms == [4.0**k for k in range(len(rooms))]
+
+
+@pytest.mark.parametrize("margin", [-3, 0, 8])
+def test_how_much_is_drawn_ahead_does_not_show(margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "_MARGIN", margin)
+    for moduli in ((257,), (65_537,), (17, 129)):
+        context = replace(CONTEXT, chunk_parameters=200)
+        for seed in range(10):
+            assert stream(moduli, context, seed).chunk(0, 200).tolist() == by_reference(moduli, context, seed, 0, 200)
 
 
 def test_keys_are_derived_by_hkdf() -> None:
@@ -135,23 +171,47 @@ def test_chunks_come_in_any_order(moduli: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("moduli", MODULI, ids=str)
-def test_a_shorter_chunk_begins_alike_and_packs_its_planes_closer(moduli: tuple[int, ...]) -> None:
-    full, short = stream(moduli).chunk(7, 64), stream(moduli).chunk(7, 40)
-    assert short[0].tolist() == full[0, :40].tolist()
+def test_a_shorter_chunk_packs_its_planes_closer(moduli: tuple[int, ...]) -> None:
+    """Slices of as many bytes are cut from the stream at the same places; shorter ones are not."""
+    full, near, short = (stream(moduli).chunk(7, n) for n in (64, 57, 40))
+    assert near.tolist() == full[:, :57].tolist()
     assert short.tolist() == by_reference(moduli, CONTEXT, 0, 7, 40)
-    for j in range(1, len(moduli)):
-        assert short[j].tolist() != full[j, :40].tolist()
+    for j, m in enumerate(moduli):
+        if j or m > 2:  # the first slice of all begins alike
+            assert short[j].tolist() != full[j, :40].tolist()
 
 
 @pytest.mark.parametrize("moduli", MODULI, ids=str)
-@pytest.mark.parametrize("margin", [-30, -8, 8])
-def test_a_lot_of_redraws_that_is_too_small_changes_nothing(
-    moduli: tuple[int, ...], margin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is drawn ahead is a guess: where it falls short, more is drawn, and the residues are the same."""
-    context = replace(CONTEXT, chunk_parameters=5000)
-    monkeypatch.setattr(masks, "_MARGIN", margin)
-    assert stream(moduli, context).chunk(1, 4999).tolist() == by_reference(moduli, context, 0, 1, 4999)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_nothing_is_left_behind_the_last_residue(moduli: tuple[int, ...], sign: int) -> None:
+    for length in (*range(1, 18), 63, 64):
+        layout = Layout(with_moduli(*moduli), length, 64)
+        body = layout.pack(some_residues(moduli, length))
+        for seed in range(3):
+            stream(moduli, seed=seed).apply(body, 0, length, sign)
+            layout.check(0, layout.planes(body.data, 0))  # padding and range
+
+
+def test_a_mask_is_the_key_stream_where_nothing_is_drawn_again() -> None:
+    """With moduli 2^w nothing is changed: one plane begins right behind the other."""
+    moduli = (256, 2, 1 << 20)
+    keys = derive(seed_of(0).value, CONTEXT.info())
+    for index in (0, 1, 2**32):
+        expected = reference.keystream(keys[:16], index.to_bytes(12, "big"))
+        assert bytes_of(stream(moduli), moduli, index, 64).tolist() == [next(expected) for _ in range(29 * 8)]
+
+
+def test_streams_in_threads_do_not_meet() -> None:
+    context = replace(CONTEXT, chunk_parameters=70_000)
+    jobs = [(moduli, n, seed) for seed in range(3) for moduli in ((512, 511), (257,)) for n in (70_000, 69_001)]
+
+    def digest(job: tuple[tuple[int, ...], int, int]) -> bytes:
+        moduli, length, seed = job
+        mask = stream(moduli, context, seed)
+        return sha256(b"".join(bytes_of(mask, moduli, i, length).tobytes() for i in range(3))).digest()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(digest, jobs)) == [digest(job) for job in jobs]
 
 
 @pytest.mark.parametrize("name", generate.OTHER)
@@ -168,16 +228,15 @@ def test_a_context_names_no_silo_and_is_unambiguous() -> None:
 
 
 def test_no_block_of_the_key_stream_is_used_twice() -> None:
-    # With moduli 256 and 65536 nothing is cut: the residues are the key stream.
-    for moduli, fields in (((256,), (np.uint8,)), ((65_536,), (np.uint16,)), ((256, 65_536), (np.uint8, np.uint16))):
-        context = replace(CONTEXT, chunk_parameters=48)
+    # With moduli 256 and 65536 nothing is drawn again: the planes are the key stream.
+    for moduli in ((256,), (65_536,), (256, 65_536)):
+        context = replace(CONTEXT, chunk_parameters=128)
         mask = stream(moduli, context)
         blocks: list[bytes] = []
         for i in range(50):
-            rows = mask.chunk(i, 48)
-            raw = b"".join(row.astype(kind).tobytes() for row, kind in zip(rows, fields, strict=True))
+            raw = bytes_of(mask, moduli, i, 128).tobytes()
             blocks += [raw[at : at + 16] for at in range(0, len(raw), 16)]
-        assert len(set(blocks)) == len(blocks) == 150 * sum(np.dtype(kind).itemsize for kind in fields)
+        assert len(set(blocks)) == len(blocks) == 50 * sum(map(reference.width_of, moduli))
 
 
 @pytest.mark.parametrize("m", [2, 3, 5, 17, 129, 255, 257, 511])
@@ -194,15 +253,15 @@ def test_masks_are_uniform(m: int) -> None:
 @pytest.mark.parametrize("length", [-1, 65])
 def test_a_chunk_has_no_more_than_its_parameters(length: int) -> None:
     with pytest.raises(ValueError, match="at most 64"):
-        stream((512, 511)).apply(np.zeros((2, 99), np.uint16), 0, 0, length)
+        stream((512, 511)).apply(np.zeros(18 * 9, np.uint8), 0, length)
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind", "start"), [((1, 64), "u2", 0), ((2, 64), "u4", 0), ((2, 64), "u2", 1), ((2, 64), "u2", -1)]
-)
-def test_a_mask_fits_where_it_is_added(shape: tuple[int, int], kind: str, start: int) -> None:
-    with pytest.raises(ValueError, match="do not hold 64 residues"):
-        stream((512, 511)).apply(np.zeros(shape, kind), 0, start, 64)
+@pytest.mark.parametrize("size", [0, 143, 145, 162])
+def test_a_mask_fits_where_it_is_added(size: int) -> None:
+    planes = np.zeros(size, np.uint8)
+    with pytest.raises(ValueError, match=f"are 144 bytes, not {size}"):
+        stream((512, 511)).apply(planes, 0, 64)
+    assert not planes.any()
 
 
 def test_a_stream_takes_material_of_one_length() -> None:
@@ -214,21 +273,36 @@ def test_a_stream_takes_material_of_one_length() -> None:
 # Masking and taking off.
 
 
+def some_residues(moduli: tuple[int, ...], n: int) -> Residues:
+    rng = np.random.default_rng(1)
+    return np.array([rng.integers(0, m, n) for m in moduli], residue.plan_dtype(with_moduli(*moduli)))
+
+
 @pytest.mark.parametrize("moduli", MODULI, ids=str)
 def test_a_mask_that_is_added_and_removed_leaves_nothing(moduli: tuple[int, ...]) -> None:
-    kind: npt.DTypeLike = residue.plan_dtype(with_moduli(*moduli))
-    rng = np.random.default_rng(1)
-    plain = np.array([rng.integers(0, m, 150) for m in moduli], kind)
+    layout = Layout(with_moduli(*moduli), 150, 64)
+    plain = layout.pack(some_residues(moduli, 150))
     masked = plain.copy()
-    add_mask(masked, stream(moduli), 1, 64, 64, moduli)
-    add_mask(masked, stream(moduli), 2, 128, 22, moduli)
-    assert np.array_equal(masked[:, :64], plain[:, :64])
-    for row, before, m in zip(masked, plain, moduli, strict=True):
+    for i in (1, 2):
+        stream(moduli).apply(layout.part(masked, i), i, layout.length(i))
+    assert layout.part(masked, 0).tobytes() == layout.part(plain, 0).tobytes()
+    for row, before, m in zip(layout.residues(masked), layout.residues(plain), moduli, strict=True):
         assert (row < m).all()
         assert (row[64:] != before[64:]).any()
-    remove_mask(masked, stream(moduli), 2, 128, 22, moduli)
-    remove_mask(masked, stream(moduli), 1, 64, 64, moduli)
-    assert np.array_equal(masked, plain)
+    for i in (2, 1):
+        stream(moduli).apply(layout.part(masked, i), i, layout.length(i), -1)
+    assert masked.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("moduli", MODULI, ids=str)
+def test_a_mask_is_added_modulo_each_plane(moduli: tuple[int, ...]) -> None:
+    layout, plain = Layout(with_moduli(*moduli), 61, 64), some_residues(moduli, 61)
+    mask = np.array(by_reference(moduli, CONTEXT, 0, 5, 61))
+    for sign in (1, -1):
+        body = layout.pack(plain)
+        stream(moduli).apply(body, 5, 61, sign)
+        expected = (plain.astype(np.int64) + sign * mask) % np.array(moduli)[:, None]
+        assert layout.residues(body).tolist() == expected.tolist()
 
 
 PLANS = {
@@ -247,14 +321,15 @@ def layers(p: Plan, hops: int, model: bytes = b"m" * 32) -> list[MaskContext]:
     return [replace(base, layer=layer) for layer in range(hops + 1)]
 
 
-def chunks(layout: Layout) -> Iterator[tuple[int, int, int]]:
-    return ((i, layout.start(i), layout.length(i)) for i in range(layout.chunks))
-
-
-def apply(total: Residues, layout: Layout, silo: int, context: MaskContext, *, remove: bool) -> None:
+def apply(body: Bytes, layout: Layout, silo: int, context: MaskContext, sign: int) -> None:
     mask = mask_stream(seed_of((silo, context.layer)), context, layout.plan.moduli)
-    for i, start, length in chunks(layout):
-        (remove_mask if remove else add_mask)(total, mask, i, start, length, layout.plan.moduli)
+    for i in range(layout.chunks):
+        mask.apply(layout.part(body, i), i, layout.length(i), sign)
+
+
+def add(total: Bytes, body: Bytes, layout: Layout) -> None:
+    for i in range(layout.chunks):
+        layout.add(total, i, layout.planes(layout.part(body, i).data, i))
 
 
 def run(p: Plan, hops: int, models: list[bytes]) -> tuple[Residues, list[Residues], Residues]:
@@ -264,24 +339,24 @@ def run(p: Plan, hops: int, models: list[bytes]) -> tuple[Residues, list[Residue
     """
     codec = Codec(SCHEMA, (1.0, 1.0), p, 64)
     layout = codec.layout
-    plain, total = residue.zeros(p, layout.coordinates), residue.zeros(p, layout.coordinates)
+    plain, total = layout.body(), layout.body()
     for silo, model in enumerate(models):
         rng = np.random.default_rng(silo)
         tensors = {t.name: rng.uniform(-1, 1, t.shape).astype(np.float32) for t in SCHEMA.tensors}
-        own = residue.zeros(p, layout.coordinates)
-        for i, planes in enumerate(codec.encode(tensors, weight=min(silo + 1, p.weight_levels))):
-            layout.add(own, i, planes)
-        residue.add(plain, own, p)
+        own = layout.body()
+        for _ in codec.encode(tensors, weight=min(silo + 1, p.weight_levels), body=own):
+            pass
+        add(plain, own, layout)
         for context in layers(p, hops, model):
-            apply(own, layout, silo, context, remove=False)
-        residue.add(total, own, p)
+            apply(own, layout, silo, context, 1)
+        add(total, own, layout)
     seen: list[Residues] = []
     first, *rest = layers(p, hops, models[0])
     for context in (*rest, first):  # the hops in their order, the aggregator last
-        seen.append(total.copy())
+        seen.append(layout.residues(total))
         for silo in range(len(models)):
-            apply(total, layout, silo, context, remove=True)
-    return plain, seen, total
+            apply(total, layout, silo, context, -1)
+    return layout.residues(plain), seen, layout.residues(total)
 
 
 @pytest.mark.parametrize("p", PLANS.values(), ids=PLANS)

@@ -116,7 +116,7 @@ def test_a_sum_with_noise_decodes_and_one_beyond_it_is_refused() -> None:
     noise = f.policy.noise
     schema = Schema((TensorSpec("a", (40,)), TensorSpec("b", (300,))))
     codec = Codec(schema, (1.0, 1.0), f.plan, 128)
-    total = codec.layout.buffer(340)
+    total = codec.layout.body()
     updates = [{t.name: rng(i).uniform(0.9, 1, t.shape).astype(np.float32) for t in schema.tensors} for i in range(5)]
     draws: list[npt.NDArray[np.int64]] = []
 

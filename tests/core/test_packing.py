@@ -1,4 +1,4 @@
-"""Protocol section 3, packing: a plane is the digits of one big integer, and what is not is refused with its place."""
+"""Protocol section 3, packing: a plane is slices of bits, and what is not is refused with its place."""
 
 import os
 import subprocess
@@ -15,10 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.vectors import generate, reference
 
-from silomix.runtime.core import packing, residue
+from silomix.runtime.core import packing
 from silomix.runtime.core.codec import Layout
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.packing import Residues, pack, pack_into, packed_bytes, residue_dtype, scratch, unpack
+from silomix.runtime.core.packing import (
+    Residues,
+    check,
+    pack,
+    pack_into,
+    packed_bytes,
+    residue_dtype,
+    slice_bytes,
+    unpack,
+)
 from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
 
 Plane = bytes | memoryview
@@ -67,17 +76,18 @@ forms = pytest.mark.parametrize("form", [as_bytes, as_view, as_slice])
 
 
 @given(modulus=moduli(), n=st.integers(0, 300), seed=st.integers(0, 9), wide=st.booleans())
-def test_a_plane_is_the_digits_of_one_integer(modulus: int, n: int, seed: int, wide: bool) -> None:
+def test_a_plane_is_slices_of_bits(modulus: int, n: int, seed: int, wide: bool) -> None:
     width = reference.width_of(modulus)
     values = some(n, modulus, seed)
     residues = array(values, width, wide=wide)
     plane = pack(residues, width)
     assert plane == reference.pack(values, width)
-    assert len(plane) == packed_bytes(n, width) == -(-n * width // 8)
+    assert len(plane) == packed_bytes(n, width) == width * -(-n // 8)
     for form in (as_bytes, as_slice):
         back = unpack(form(plane), modulus, n)
         assert back.dtype == residue_dtype(width)
         assert back.tolist() == values
+        assert check(form(plane), modulus, n).tobytes() == plane
     into = np.full(n, 7, residues.dtype)
     assert unpack(plane, modulus, n, into) is into
     assert into.tolist() == values
@@ -85,7 +95,7 @@ def test_a_plane_is_the_digits_of_one_integer(modulus: int, n: int, seed: int, w
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_length_up_to_the_kernels_blocks(width: int) -> None:
-    for n in range(70):
+    for n in (*range(packing.LANES + 10), *range(2 * packing.LANES - 1, 2 * packing.LANES + 10)):
         values = some(n, 1 << width)
         plane = pack(array(values, width), width)
         assert plane == reference.pack(values, width)
@@ -102,15 +112,16 @@ def test_a_full_chunk(width: int) -> None:
     assert unpack(plane, modulus, 65_536).tolist() == values
 
 
-def test_the_largest_residues_do_not_touch_their_neighbours() -> None:
+def test_a_residue_has_one_bit_in_each_slice_and_touches_no_neighbour() -> None:
+    n = packing.LANES + 11
     for width in WIDTHS:
         top = (1 << width) - 1
-        for i in range(33):
-            values = [0] * 33
+        for i in range(n):
+            values = [0] * n
             values[i] = top
             plane = pack(array(values, width), width)
-            assert int.from_bytes(plane, "little") == top << i * width
-            assert unpack(plane, 1 << width, 33).tolist() == values
+            assert plane == (1 << i).to_bytes(slice_bytes(n), "little") * width
+            assert unpack(plane, 1 << width, n).tolist() == values
 
 
 def test_the_vectors() -> None:
@@ -126,15 +137,22 @@ def test_the_vectors() -> None:
 
 
 def test_residues_that_do_not_lie_side_by_side() -> None:
-    values = some(40, 511)
-    spread = np.full(80, 0xFFFF, np.uint16)
+    values = some(80, 511)
+    spread = np.full(160, 0xFFFF, np.uint16)
     spread[::2] = values
     plane = pack(spread[::2], 9)
     assert plane == reference.pack(values, 9)
-    into = np.full(80, 0xFFFF, np.uint16)
-    unpack(plane, 511, 40, into[::2])
-    assert into[::2].tolist() == values
-    assert set(into[1::2].tolist()) == {0xFFFF}
+    rows: Residues = np.asfortranarray(np.array([values, values], np.uint16))
+    assert pack(rows[1], 9) == plane
+    with pytest.raises(ValueError, match="do not hold 80 residues"):
+        unpack(plane, 511, 80, spread[::2])
+    assert set(spread[1::2].tolist()) == {0xFFFF}
+
+
+def test_a_checked_plane_is_not_copied() -> None:
+    frame = bytearray(40)
+    frame[5:14] = pack(array([1, 2, 510], 9), 9)
+    assert np.shares_memory(check(memoryview(frame)[5:14], 511, 3), np.frombuffer(frame, np.uint8))
 
 
 # Buffers.
@@ -142,35 +160,36 @@ def test_residues_that_do_not_lie_side_by_side() -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_used_buffer_leaves_nothing_behind(width: int) -> None:
-    buffer = scratch(130, width)
-    top = (1 << width) - 1
-    for n in (130, 129, 64, 9, 8, 7, 1, 0, 33):
-        buffer[:] = 0xFF
-        pack_into(array([top] * 130, width), width, buffer)
+    for n in (130, 129, 128, 64, 9, 8, 7, 1, 0, 33):
+        buffer = np.full(packed_bytes(n, width), 0xFF, np.uint8)
         values = some(n, 1 << width)
-        assert bytes(pack_into(array(values, width), width, buffer)) == reference.pack(values, width)
-        assert bytes(pack_into(array([0] * n, width), width, buffer)) == bytes(packed_bytes(n, width))
+        pack_into(array(values, width), width, buffer)
+        assert buffer.tobytes() == reference.pack(values, width)
+        pack_into(array([0] * n, width), width, buffer)
+        assert not buffer.any()
+        rows: Residues = np.full(n, 0x7FFF, residue_dtype(width))
+        unpack(reference.pack(values, width), 1 << width, n, rows)
+        assert rows.tolist() == values
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("wide", [False, True])
-def test_packing_stays_within_the_slack(width: int, wide: bool) -> None:
-    for n in (*range(35), 64, 1000, 65_536):
+def test_packing_fills_its_bytes_and_no_others(width: int, wide: bool) -> None:
+    for n in (*range(35), 63, 64, 65, 1000, 65_536):
         size = packed_bytes(n, width)
-        memory = np.full(64 + size + packing.SLACK + 64, GUARD, np.uint8)
+        memory = np.full(63 + size + 64, GUARD, np.uint8)
         residues = np.full(n, (1 << width) - 1, np.uint32 if wide else residue_dtype(width))
-        # A buffer of just the right size, and one that is larger.
-        for end in (64 + size + packing.SLACK, len(memory)):
-            plane = pack_into(residues, width, memory[64:end])
-            assert len(plane) == size
-            assert (memory[:64] == GUARD).all()
-            assert (memory[64 + size + packing.SLACK :] == GUARD).all()
+        pack_into(residues, width, memory[63 : 63 + size])
+        assert (memory[:63] == GUARD).all()
+        assert (memory[63 + size :] == GUARD).all()
+        assert int(np.bitwise_count(memory[63 : 63 + size]).sum()) == n * width
 
 
 GUARD_PAGE = """
 import ctypes, mmap
 import numpy as np
-from silomix.runtime.core.packing import SLACK, pack, pack_into, packed_bytes, unpack
+from silomix.runtime.core.packing import check, pack, pack_into, packed_bytes, slice_bytes, unpack
+from silomix.runtime.core.slices import add_plane, redraw, subtract_plane
 
 memory = mmap.mmap(-1, 17 * mmap.PAGESIZE)
 end = 16 * mmap.PAGESIZE
@@ -178,16 +197,27 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + end
 assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, 0) == 0
 view = memoryview(memory)
 for width in range(1, 21):
-    for n in (*range(1, 70), 1000, 4001):
+    modulus = (1 << width) - (width > 1)
+    for n in (*range(1, 70), 1000, 8193):
         size = packed_bytes(n, width)
         for kind in (np.uint16, np.uint32)[width > 15 :]:
             row = np.frombuffer(view[end - n * kind(0).nbytes : end], kind)
-            row[:] = (1 << width) - 1
+            row[:] = modulus - 1
             plane = pack(row, width)
-            unpack(plane, 1 << width, n, row)
-            pack_into(row.copy(), width, np.frombuffer(view[end - size - SLACK : end], np.uint8))
-            view[end - size : end] = plane
-            unpack(view[end - size : end], 1 << width, n, np.empty(n, kind))
+            unpack(plane, modulus, n, row)
+            at_end = np.frombuffer(view[end - size : end], np.uint8)
+            pack_into(np.full(n, modulus - 1, kind), width, at_end)
+            unpack(view[end - size : end], modulus, n, np.empty(n, kind))
+            check(view[end - size : end], modulus, n)
+        other = np.frombuffer(plane, np.uint8).copy()
+        for step in (add_plane, subtract_plane):
+            step(at_end, 0, other, 0, slice_bytes(n), modulus, width)
+            step(other, 0, at_end, 0, slice_bytes(n), modulus, width)
+        at_end[:] = 0xFF
+        redraw(at_end, 0, n, modulus, width, np.zeros(4 * n, np.uint8))
+        words = np.frombuffer(view[end - 12 : end], np.uint8)
+        words[:] = 0
+        redraw(np.full(size, 0xFF, np.uint8), 0, n, modulus, width, words)
 """
 
 
@@ -199,10 +229,12 @@ def test_nothing_is_read_or_written_past_the_end() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_buffer_too_small_is_refused() -> None:
-    residues = array([1] * 8, 9)
-    with pytest.raises(ValueError, match="needs 25"):
-        pack_into(residues, 9, np.empty(24, np.uint8))
+@pytest.mark.parametrize("size", [0, 8, 10, 17, 18])
+def test_a_buffer_of_another_size_is_refused(size: int) -> None:
+    buffer = np.full(size, GUARD, np.uint8)
+    with pytest.raises(ValueError, match=f"9 bytes in a row, not {size}"):
+        pack_into(array([1] * 8, 9), 9, buffer)
+    assert (buffer == GUARD).all()
 
 
 @pytest.mark.parametrize("n", [7, 9])
@@ -218,8 +250,12 @@ def test_residues_go_only_where_they_fit(n: int) -> None:
 
 
 def refused(plane: Plane, modulus: int, n: int, out: Residues | None = None) -> PeerFault:
+    """What is refused to be unpacked is refused by the check alone, for the same reason."""
     with pytest.raises(PeerFault) as fault:
         unpack(plane, modulus, n, out)
+    with pytest.raises(PeerFault) as checked:
+        check(plane, modulus, n)
+    assert (checked.value.reason, checked.value.details) == (fault.value.reason, fault.value.details)
     return fault.value
 
 
@@ -242,16 +278,34 @@ def test_a_wrong_length_is_refused_before_anything_is_read(form: Callable[[bytes
 
 
 @forms
-def test_every_padding_bit_counts(form: Callable[[bytes], Plane]) -> None:
-    for width in WIDTHS:
-        for n in range(1, 17):
-            plane = bytearray(pack(array(some(n, 1 << width), width), width))
-            for bit in range(n * width, 8 * len(plane)):
-                bad = bytearray(plane)
-                bad[-1] |= 1 << bit % 8
-                fault = refused(form(bytes(bad)), 1 << width, n)
-                assert fault.reason is Reason.TRAILING_BITS
-                assert fault.details == {"offset": len(plane) - 1}
+def test_every_padding_bit_of_every_slice_counts(form: Callable[[bytes], Plane]) -> None:
+    for width in (1, 2, 9, 16, 20):
+        for n in (1, 2, 7, 9, 15, 66):
+            size = slice_bytes(n)
+            plane = pack(array(some(n, 1 << width), width), width)
+            for last in range(size - 1, width * size, size):
+                for bit in range(n % 8, 8):
+                    bad = bytearray(plane)
+                    bad[last] |= 1 << bit
+                    fault = refused(form(bytes(bad)), 1 << width, n)
+                    assert fault.reason is Reason.TRAILING_BITS
+                    assert fault.details == {"offset": last}
+
+
+@given(modulus=moduli(), n=st.integers(1, 90).filter(lambda n: n % 8), data=st.data())
+def test_padding_is_named_by_the_first_slice_and_before_any_residue(modulus: int, n: int, data: st.DataObject) -> None:
+    width, size = reference.width_of(modulus), slice_bytes(n)
+    plane = bytearray(data.draw(st.binary(min_size=width * size, max_size=width * size)))  # of any residues
+    padding = 0xFF << n % 8 & 0xFF
+    slices = data.draw(st.sets(st.integers(0, width - 1), min_size=1))
+    for b in range(width):
+        plane[b * size + size - 1] &= 0xFF ^ padding
+        if b in slices:
+            plane[b * size + size - 1] |= 1 << data.draw(st.integers(n % 8, 7))
+    into = array([1] * n, width)
+    fault = refused(bytes(plane), modulus, n, into)
+    assert (fault.reason, fault.details) == (Reason.TRAILING_BITS, {"offset": min(slices) * size + size - 1})
+    assert into.tolist() == [1] * n
 
 
 @given(modulus=moduli().filter(lambda m: m & (m - 1)), n=st.integers(1, 90), data=st.data())
@@ -263,14 +317,27 @@ def test_the_first_residue_out_of_range_is_named(modulus: int, n: int, data: st.
         values[i] = data.draw(st.integers(modulus, (1 << width) - 1))
     first = min(places)
     plane = reference.pack(values, width)
+    into = array([1] * n, width)
     for form in (as_bytes, as_slice):
-        fault = refused(form(plane), modulus, n)
+        fault = refused(form(plane), modulus, n, into)
         assert fault.reason is Reason.RESIDUE_RANGE
-        assert fault.details == {
-            "offset": first * width // 8,
-            "index": first,
-            "expected": modulus,
-        }
+        assert fault.details == {"offset": first // 8, "index": first, "expected": modulus}
+        assert into.tolist() == [1] * n
+
+
+@pytest.mark.parametrize("modulus", [3, 255, 257, 503, 511, 65_535, 65_537, (1 << 20) - 3])
+@pytest.mark.parametrize("n", [8191, 8192, 8193, 20_001])
+def test_a_residue_out_of_range_is_found_in_every_block(modulus: int, n: int) -> None:
+    width = reference.width_of(modulus)
+    values = array(some(n, modulus), width)
+    check(pack(values, width), modulus, n)
+    places = [i for i in (0, 63, 64, 8184, 8190, 8191, 8192, 8193, 16_383, 16_384, n - 1) if i < n]
+    for bad in (modulus, (1 << width) - 1):
+        for at, i in enumerate(places):
+            spoiled = values.copy()
+            spoiled[places[at:]] = bad  # those behind it too
+            fault = refused(pack(spoiled, width), modulus, n)
+            assert fault.details == {"offset": i // 8, "index": i, "expected": modulus}
 
 
 @given(modulus=moduli(), n=st.integers(0, 40), data=st.data())
@@ -298,34 +365,32 @@ def corrupted(planes: list[bytes], which: int, m: int, n: int) -> list[list[Any]
     width = reference.width_of(m)
     plane = planes[which]
     broken = [plane[:-1], plane + b"\x00", b"", reference.pack([0] * (n - 1) + [m], width)]
-    if 8 * len(plane) > n * width:
-        broken.append(plane[:-1] + bytes([plane[-1] | 0x80]))
+    broken.append(plane[:-1] + bytes([plane[-1] | 0x80]))
     return [[*planes[:which], bad, *planes[which + 1 :]] for bad in broken]
 
 
 @pytest.mark.parametrize("moduli", [(509, 503), (503, 32_769, 5)])
-@pytest.mark.parametrize("reuse", [False, True])
-def test_a_refused_chunk_leaves_the_sum_as_it_was(moduli: tuple[int, ...], reuse: bool) -> None:
+def test_a_refused_chunk_leaves_the_sum_as_it_was(moduli: tuple[int, ...]) -> None:
     p = plan_with(*moduli)
     layout = Layout(p, 50, 21)
-    buffer = layout.buffer() if reuse else None
-    total = residue.zeros(p, 50)
+    total = layout.body()
     rows = [some(21, m) for m in moduli]
     planes = [pack(array(row, w, wide=max(p.widths) > 15), w) for row, w in zip(rows, p.widths, strict=True)]
-    layout.add(total, 1, planes, buffer)
+    layout.add(total, 1, planes)
     before = total.copy()
-    assert before[:, 21:42].tolist() == rows
+    assert layout.residues(before)[:, 21:42].tolist() == rows
     for which, m in enumerate(moduli):
         for chunk in corrupted(planes, which, m, 21):
             with pytest.raises(PeerFault):
-                layout.add(total, 1, chunk, buffer)
+                layout.add(total, 1, chunk)
             assert np.array_equal(total, before)
     for chunk in (planes[:-1], [*planes, planes[0]], []):
         with pytest.raises(PeerFault) as fault:
-            layout.add(total, 1, chunk, buffer)
+            layout.add(total, 1, chunk)
         assert fault.value.reason is Reason.WRONG_LENGTH
         assert np.array_equal(total, before)
-    layout.add(total, 1, planes, buffer)
-    assert total[:, 21:42].tolist() == [[2 * x % m for x in row] for row, m in zip(rows, moduli, strict=True)]
-    assert not total[:, :21].any()
-    assert not total[:, 42:].any()
+    layout.add(total, 1, planes)
+    residues = layout.residues(total)
+    assert residues[:, 21:42].tolist() == [[2 * x % m for x in row] for row, m in zip(rows, moduli, strict=True)]
+    assert not residues[:, :21].any()
+    assert not residues[:, 42:].any()

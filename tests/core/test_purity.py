@@ -34,7 +34,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_the_core_is_where_we_look() -> None:
-    expected = {"plan", "residue", "packing", "codec", "masks", "tamper", "digest", "errors", "kernels"}
+    expected = {"plan", "residue", "packing", "slices", "codec", "masks", "tamper", "digest", "errors", "kernels"}
     assert {path.stem for path in MODULES} >= expected
 
 
@@ -87,7 +87,7 @@ from silomix.runtime.core import packing
 
 def pack():
     plane = packing.pack(np.arange(100, dtype=np.uint16), 9)
-    assert packing._pack_narrow.signatures
+    assert packing._pack.signatures
     return plane
 
 def round_trip():
@@ -119,7 +119,7 @@ def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -
     (copy / "__pycache__").write_text("no directory")
     nowhere = str(copy / "__pycache__" / "cache")
     printed = run(
-        "round_trip(); print(packing.__file__, packing._pack_narrow.stats.cache_path)",
+        "round_trip(); print(packing.__file__, packing._pack.stats.cache_path)",
         PYTHONPATH=str(tmp_path),
         PYTHONDONTWRITEBYTECODE="1",
         XDG_CACHE_HOME=nowhere,
@@ -136,7 +136,7 @@ def test_kernels_run_when_the_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_a_warm_cache_is_used(tmp_path: Path) -> None:
-    count = "pack(); print(sum(packing._pack_narrow.stats.cache_hits.values()))"
+    count = "pack(); print(sum(packing._pack.stats.cache_hits.values()))"
     assert run(count, NUMBA_CACHE_DIR=str(tmp_path)) == "0"
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")}
     assert {path.suffix for path in written} == {".nbi", ".nbc"}
@@ -145,7 +145,7 @@ def test_a_warm_cache_is_used(tmp_path: Path) -> None:
 
 
 def test_a_warm_cache_is_used_where_it_can_only_be_read(tmp_path: Path) -> None:
-    count = "pack(); print(sum(packing._pack_narrow.stats.cache_hits.values()))"
+    count = "pack(); print(sum(packing._pack.stats.cache_hits.values()))"
     assert run(count, NUMBA_CACHE_DIR=str(tmp_path)) == "0"
     # Numba finds out by making a temporary file; permissions would not stop root.
     read_only = """

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.vectors import reference
 
 from silomix.runtime.core import tamper
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
@@ -308,6 +309,16 @@ def test_coefficients_depend_on_coin_plane_and_j() -> None:
         for row in rows
     ]
     assert len(set(rows)) == len(rows) == 2 * 9 * 2
+
+
+def test_coefficients_are_expanded_as_masks_are() -> None:
+    chosen, coin = fields(17, 503, 1048573), bytes(range(32))
+    coefficients = tamper.Coefficients(coin, chosen, 150, 64)
+    for j, planes in enumerate(coefficients.planes):
+        info = reference.frame("tamper", chosen.digest, 150, 64, j)
+        moduli = [chosen.moduli[plane] for plane in planes]
+        for index, length in ((0, 64), (2, 22)):
+            assert coefficients.chunk(index)[j].tolist() == reference.mask(coin, info, moduli, index, length)
 
 
 def test_coefficients_refuse_an_empty_model() -> None:

@@ -16,8 +16,9 @@ from silomix.models.simulate import SimulatedRound, simulate
 from silomix.models.task import Tensors, Trained
 from silomix.models.workers import Silos, SimulationError
 from silomix.runtime.core.federation import Policy, UpdateKind
-from silomix.runtime.core.masks import remove_mask
+from silomix.runtime.core.masks import Stream
 from silomix.runtime.core.optimise import Server
+from silomix.runtime.core.packing import Bytes
 from silomix.runtime.core.plan import Level, Quantiser
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
@@ -124,12 +125,14 @@ def test_what_comes_over_the_wire_is_covered_by_masks(monkeypatch: pytest.Monkey
     """With one mask left on, the sum is noise: so masks were there, and each was taken off."""
     left: list[int] = []
 
-    def forgetful(*arguments: Any) -> None:
-        left.append(1)
-        if len(left) > 2:
-            remove_mask(*arguments)
+    apply = Stream.apply
 
-    monkeypatch.setattr("silomix.models.simulated_sum.remove_mask", forgetful)
+    def forgetful(stream: Stream, planes: Bytes, index: int, length: int, sign: int = 1) -> None:
+        left.extend([1] * (sign < 0))
+        if sign > 0 or len(left) > 2:
+            apply(stream, planes, index, length, sign)
+
+    monkeypatch.setattr(Stream, "apply", forgetful)
     with pytest.raises(SimulationError, match="out_of_range"):
         run(TOY)
     assert len(left) > 2

@@ -190,13 +190,14 @@ class Body:
         streams = [mask_stream(s, manifest.context(layer), manifest.plan.moduli) for layer, s in self.sealing.seeds]
         self.chunks: list[body_pb2.Chunk] = []
         self.digests: list[bytes] = []
-        for i, planes in enumerate(codec.encode(update, weight=weight)):
-            residues = self.layout.unpack(i, planes)
+        body = self.layout.body()
+        for i, _ in enumerate(codec.encode(update, weight=weight, body=body)):
+            part = self.layout.part(body, i)
             for stream in streams:
-                stream.apply(residues, i, 0, self.layout.length(i))
-            chunk, digest = close_chunk(residues, manifest.plan.widths, i, self.layout.start(i))
-            self.chunks.append(chunk)
-            self.digests.append(digest)
+                stream.apply(part, i, self.layout.length(i))
+            start, planes = self.layout.start(i), [bytes(plane) for plane in self.layout.planes(part.data, i)]
+            self.chunks.append(body_pb2.Chunk(index=i, first_parameter=start, planes=planes))
+            self.digests.append(chunk_digest(i, start, planes))
 
     @property
     def first(self) -> body_pb2.Frame:
@@ -216,11 +217,10 @@ class Body:
         return [self.first, *self.middle, self.last]
 
 
-def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> tuple[body_pb2.Chunk, bytes]:
-    """Pack residues into a chunk, and return it with its digest."""
+def close_chunk(residues: Residues, widths: tuple[int, ...], index: int, first: int) -> body_pb2.Chunk:
+    """Pack residues into a chunk."""
     planes = [pack(row, width) for row, width in zip(residues, widths, strict=True)]
-    chunk = body_pb2.Chunk(index=index, first_parameter=first, planes=planes)
-    return chunk, chunk_digest(index, first, planes)
+    return body_pb2.Chunk(index=index, first_parameter=first, planes=planes)
 
 
 async def refusal(call: Callable[[], Any]) -> grpc.aio.AioRpcError:

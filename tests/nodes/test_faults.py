@@ -69,7 +69,8 @@ def _over(federation: InProcess, rounds: int) -> bool:
 # --- silos that go, come and say things twice -------------------------------------------------------------------------
 
 
-def test_a_silo_that_dies_while_it_uploads_is_not_counted(tmp_path: Path) -> None:
+def test_a_silo_that_dies_while_it_uploads_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silomix.runtime.nodes.shuffler.LOT_BYTES", 1)  # each chunk is written as it comes
     federation = make(tmp_path / "f", 4, 2, deadline_s=2, chunk_parameters=64)  # 16 chunks, of which it sends 9
 
     async def go() -> None:
@@ -238,7 +239,7 @@ def _beyond_modulus(body: Body) -> Frames:
     plane = next(j for j, (m, w) in enumerate(zip(plan.moduli, plan.widths, strict=True)) if m < 1 << w)
     residues = body.layout.unpack(1, list(body.chunks[1].planes))
     residues[plane, 7] = plan.moduli[plane]
-    chunk, _ = close_chunk(residues, plan.widths, 1, body.layout.start(1))
+    chunk = close_chunk(residues, plan.widths, 1, body.layout.start(1))
     return [body.first, body.middle[0], body_pb2.Frame(chunk=chunk), *body.middle[2:], body.last]
 
 
@@ -246,12 +247,12 @@ def _padding(body: Body) -> Frames:
     """A bit set behind the last residue."""
     last = body.layout.chunks - 1
     n = body.layout.length(last)
-    plane = next(j for j, w in enumerate(body.manifest.plan.widths) if n * w % 8)
+    assert n % 8
 
     def change(chunk: body_pb2.Chunk) -> None:
-        raw = bytearray(chunk.planes[plane])
-        raw[-1] |= 0x80
-        chunk.planes[plane] = bytes(raw)
+        raw = bytearray(chunk.planes[0])
+        raw[n // 8] |= 0x80  # in the first slice
+        chunk.planes[0] = bytes(raw)
 
     return _spoilt(body, last, change)
 
@@ -367,7 +368,7 @@ def test_at_level_trusted_a_value_beyond_the_bound_names_the_silo(tmp_path: Path
             residues = body.layout.unpack(0, list(body.chunks[0].planes))
             for row, modulus in zip(residues, plan.moduli, strict=True):
                 row[5] = (plan.v + 1) % modulus
-            chunk, _ = close_chunk(residues, plan.widths, 0, 0)
+            chunk = close_chunk(residues, plan.widths, 0, 0)
             frames = [body.first, body_pb2.Frame(chunk=chunk), *body.middle[1:], body.last]
             error = await refusal(lambda: us.submit(frames))
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from tests.vectors.reference import (
     Json,
     Part,
+    chunk_digest,
     digest,
     frame,
     hpke_seal,
@@ -31,6 +32,7 @@ from tests.vectors.reference import (
     plan_digest,
     quantise,
     refuse,
+    root,
     width_of,
 )
 
@@ -76,7 +78,7 @@ def digest_vectors() -> Json:
         ("seed", [b"abc"]),
         ("other", [b"abc"]),
         ("chunk", [-1, 2**64, 10**30, "Schlüssel \N{SNOWMAN}", bytes(range(256))]),
-        ("body", [1, digest("chunk", 0, 0, bytes.fromhex("0104f807"), bytes.fromhex("0104f807"))]),
+        ("body", [1, digest("chunk", 0, 0, bytes(32), bytes(range(32)))]),
     ]
     tags = {bytes: "b", str: "s", int: "i"}
     return {
@@ -153,21 +155,52 @@ def packing_vectors() -> Json:
     moduli += [32769, 65535, 65536, 65537, 200_000, 262_144, 524_287, 1_048_573, 1_048_576]
     for m in moduli:
         w = width_of(m)
-        for n in (0, 1, 7, 8, 9, 31):
+        for n in (0, 1, 7, 8, 9, 31, 65):
             residues = [rng.choice((0, 1, m - 1, rng.randrange(m))) for _ in range(n)]
             good.append({"modulus": m, "residues": residues, "plane": pack(residues, w).hex()})
         residues = [rng.randrange(m) for _ in range(19)]
         plane = pack(residues, w)
-        planes = [plane[:-1], plane + b"\x00", b""]
-        planes += [plane[:-1] + bytes([plane[-1] | 1 << b]) for b in range(8) if b >= 8 - (8 * len(plane) - 19 * w)]
+        planes = [plane[:-1], plane + b"\x00", b"", plane[: 19 * w // 8]]
+        planes += [with_bits(plane, (2, 1 << bit)) for bit in range(3, 8)]  # behind residue 18, in the first slice
+        planes += [with_bits(plane, (3 * w - 1, 0x80)), with_bits(plane, (3 * (w // 2) + 2, 8), (3 * w - 1, 0xF8))]
         if m < 1 << w:  # otherwise nothing in the plane can be out of range
-            planes += [pack([*residues[:i], x, *residues[i + 1 :]], w) for i in (0, 11, 18) for x in (m, (1 << w) - 1)]
+            top = (1 << w) - 1
+            planes += [pack([*residues[:i], x, *residues[i + 1 :]], w) for i in (0, 11, 18) for x in (m, top)]
+            planes.append(pack([*residues[:8], m, *residues[9:18], top], w))  # the first by position is named
+            planes.append(with_bits(pack([top] * 19, w), (3 * w - 1, 8)))  # padding comes before range
         for p in planes:
             found = refuse(p, m, 19)
             assert found is not None
             bad.append({"modulus": m, "n": 19, "plane": p.hex(), "reason": found[0], "offset": found[1]})
-    good.append({"modulus": 512, "residues": [1, 2, 510], "plane": "0104f807"})
+    good.append({"modulus": 512, "residues": [1, 2, 510], "plane": "010604040404040404"})
     return {"good": good, "bad": bad}
+
+
+def with_bits(plane: bytes, *places: tuple[int, int]) -> bytes:
+    """Set bits in a plane: (byte, bits) each."""
+    out = bytearray(plane)
+    for at, bits in places:
+        out[at] |= bits
+    return bytes(out)
+
+
+def root_vectors() -> Json:
+    rng = Random(3)
+    plane = pack([1, 2, 510], 9)
+    bodies: list[list[tuple[int, list[bytes]]]] = [
+        [],
+        [(0, [plane, plane])],
+        [(0, [b""])],
+        [(0, [plane]), (64, [plane]), (128, [plane[:1]])],
+        [(0, [plane, plane[:1]]), (7, [plane + plane[:1]])],  # which byte is in which plane counts
+        [(2**40, [rng.randbytes(size) for size in (1, 63, 64, 65, 1023, 1024, 1025, 2049)])],  # BLAKE3's own borders
+    ]
+    good = []
+    for body in bodies:
+        digests = [chunk_digest(i, first, planes) for i, (first, planes) in enumerate(body)]
+        chunks = [{"first": first, "planes": [p.hex() for p in planes]} for first, planes in body]
+        good.append({"chunks": chunks, "digests": [d.hex() for d in digests], "root": root(digests).hex()})
+    return {"good": good, "bad": []}
 
 
 def quantise_vectors() -> Json:
@@ -227,9 +260,9 @@ MASK_MODULI = [
     [503, 509],
     [2, 3, 5, 7, 11],
     [5, 7, 8, 9, 11, 13],
-    [17, 257, 129],  # nearly half of the fields are redrawn
-    [65537, 17, 129, 257],  # fields of 32, 8, 8 and 16 bits, rows of 32
-    [65536, 32769, 32767],  # 16-bit fields in rows of 32
+    [17, 257, 129],  # nearly half of the values are redrawn
+    [65537, 17, 129, 257],  # narrow planes behind a wide one
+    [65536, 32769, 32767],
     [1048573, 524289],
     [256],
     [3],
@@ -240,7 +273,7 @@ def mask_vectors() -> Json:
     good: list[Json] = []
 
     def add(seed: bytes, context: Json, moduli: list[int], index: int, length: int) -> None:
-        planes = mask(seed, info(context), moduli, context["chunk_parameters"], index, length)
+        planes = mask(seed, info(context), moduli, index, length)
         packed = [pack(plane, width_of(m)).hex() for plane, m in zip(planes, moduli, strict=True)]
         good.append(
             {
@@ -258,6 +291,8 @@ def mask_vectors() -> Json:
         seed = hashlib.sha256(f"seed {i}".encode()).digest()
         for index, length in ((0, 64), (1, 64), (2, 13), (171, 1), (2**32, 9), (0, 0)):
             add(seed, CONTEXT, moduli, index, length)
+    long = {**CONTEXT, "chunk_parameters": 10_000}
+    add(hashlib.sha256(b"long").digest(), long, [3, 2], 1, 8203)  # thousands of redraws
     for name, value in OTHER.items():
         add(hashlib.sha256(b"seed 0").digest(), {**CONTEXT, name: value}, [512, 511], 1, 13)
     return {"good": good, "bad": []}
@@ -299,6 +334,7 @@ def files() -> dict[str, Json]:
         "digest.json": digest_vectors(),
         "plan.json": plan_vectors(),
         "packing.json": packing_vectors(),
+        "root.json": root_vectors(),
         "quantise.json": quantise_vectors(),
         "mask.json": mask_vectors(),
         "seal.json": seal_vectors(),

@@ -1,6 +1,6 @@
 """Version 1 of the protocol in plain Python: what the vectors come from, and what the product is checked against.
 
-Nothing is shared with the product: numbers are Python's integers, floats and fractions, planes are one big integer,
+Nothing is shared with the product: numbers are Python's integers, floats and fractions, slices are written bit by bit,
 HKDF is two lines of HMAC, AES-CTR is AES-ECB over counters that are counted here, and HPKE follows RFC 9180 step by
 step. It is slow, and each function can be held against one paragraph of docs/protocol.md.
 """
@@ -9,10 +9,11 @@ import hashlib
 import hmac
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import combinations_with_replacement, count
+from itertools import combinations_with_replacement, count, islice
 from math import gcd, prod
 from typing import Any
 
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -140,22 +141,45 @@ def width_of(modulus: int) -> int:
 
 
 def pack(residues: Sequence[int], width: int) -> bytes:
-    """Write the plane as one integer, whose digits to base 2^width are the residues."""
-    digits = "".join(format(r, f"0{width}b") for r in reversed(residues))
-    return int("0" + digits, 2).to_bytes((len(residues) * width + 7) // 8, "little")
+    """Write the slices: each is one integer, whose binary digits are one bit of every residue, the first one lowest."""
+    plane = b""
+    for b in range(width):
+        digits = "".join(str(r >> b & 1) for r in reversed(residues))
+        plane += int("0" + digits, 2).to_bytes((len(residues) + 7) // 8, "little")
+    return plane
+
+
+def slices_of(plane: bytes, width: int, n: int) -> list[int]:
+    """Cut a plane into its slices, as integers."""
+    size = (n + 7) // 8
+    return [int.from_bytes(plane[b * size : (b + 1) * size], "little") for b in range(width)]
+
+
+def unpack(plane: bytes, width: int, n: int) -> list[int]:
+    """Read n values, whatever they are."""
+    rows = [format(bits, f"0{n + 7}b")[::-1] for bits in slices_of(plane, width, n)]
+    return [sum((rows[b][i] == "1") << b for b in range(width)) for i in range(n)]
 
 
 def refuse(plane: bytes, modulus: int, n: int) -> tuple[str, int] | None:
     """Return the reason and the offset for which a plane is refused, or nothing if it is good."""
-    w = width_of(modulus)
-    size = -(-n * w // 8)
-    if len(plane) != size:
-        return "wrong_length", min(len(plane), size)
-    number = int.from_bytes(plane, "little")
-    if number >> (n * w):
-        return "trailing_bits", size - 1
-    residues = [number >> (i * w) & ((1 << w) - 1) for i in range(n)]
-    return next((("residue_range", i * w // 8) for i, r in enumerate(residues) if r >= modulus), None)
+    w, size = width_of(modulus), (n + 7) // 8
+    if len(plane) != w * size:
+        return "wrong_length", min(len(plane), w * size)
+    for b, bits in enumerate(slices_of(plane, w, n)):
+        if bits >> n:
+            return "trailing_bits", b * size + size - 1
+    return next((("residue_range", i // 8) for i, r in enumerate(unpack(plane, w, n)) if r >= modulus), None)
+
+
+def chunk_digest(index: int, first: int, planes: Sequence[bytes]) -> bytes:
+    """Digest a chunk: every plane is hashed on its own."""
+    return digest("chunk", index, first, *(blake3(plane).digest() for plane in planes))
+
+
+def root(chunks: Sequence[bytes]) -> bytes:
+    """Return the root of a body with chunks of these digests."""
+    return digest("body", len(chunks), *chunks)
 
 
 def crt(residues: Sequence[int], moduli: Sequence[int]) -> int:
@@ -186,31 +210,26 @@ def expand(key: bytes, label: bytes, length: int) -> bytes:
     return hmac.digest(key, label + b"\x01", "sha256")[:length]
 
 
-def keystream(key: bytes, counter: int) -> Iterator[int]:
-    """Yield the bytes of AES-CTR from a counter on, a block at a time."""
+def keystream(key: bytes, prefix: bytes) -> Iterator[int]:
+    """Yield the bytes of AES-CTR: the prefix fills 12 bytes of the counter block, the last 4 count from 2."""
+    assert len(prefix) == 12
     ecb = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    for block in count(counter):
-        yield from ecb.update(block.to_bytes(16, "big"))
+    for block in count(2):
+        yield from ecb.update(prefix + block.to_bytes(4, "big"))
 
 
-def mask(seed: bytes, info: bytes, moduli: Sequence[int], L: int, index: int, length: int) -> list[list[int]]:
+def mask(seed: bytes, info: bytes, moduli: Sequence[int], index: int, length: int) -> list[list[int]]:
     """Expand one chunk, residue by residue."""
     keys = expand(extract(b"", seed), info, 32)
-    field_bytes = [next(size for size in (1, 2, 4) if width_of(m) <= 8 * size) for m in moduli]
-    blocks = -(-L * sum(field_bytes) // 16)
-
-    def field(stream: Iterator[int], size: int) -> int:
-        return int.from_bytes(bytes(next(stream) for _ in range(size)), "little")
-
-    main = keystream(keys[:16], index * blocks)
+    main = keystream(keys[:16], index.to_bytes(12, "big"))
     planes: list[list[int]] = []
-    for j, (m, size) in enumerate(zip(moduli, field_bytes, strict=True)):
-        cut = (1 << width_of(m)) - 1
-        plane = [field(main, size) & cut for _ in range(length)]
-        redraw = keystream(keys[16:], index * 2**64 + j * 2**48)
+    for j, m in enumerate(moduli):
+        w = width_of(m)
+        plane = unpack(bytes(islice(main, w * ((length + 7) // 8))), w, length)
+        redraw = keystream(keys[16:], index.to_bytes(8, "big") + j.to_bytes(4, "big"))
         for i in range(length):
             while plane[i] >= m:
-                plane[i] = field(redraw, size) & cut
+                plane[i] = int.from_bytes(bytes(islice(redraw, 4)), "little") % (1 << w)
         planes.append(plane)
     return planes
 

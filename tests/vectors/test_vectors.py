@@ -1,4 +1,4 @@
-"""The committed vectors: the reference reproduces them, and the product's digests and plans agree with them.
+"""The committed vectors: the reference reproduces them, and the product's digests, roots and plans agree with them.
 
 Those of planes, values and masks are checked beside the code that makes them, in tests/core.
 """
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.vectors import generate, reference
 
-from silomix.runtime.core.digest import digest, frame
+from silomix.runtime.core.digest import digest, fast_hash, frame
 from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.messages import body_root, chunk_digest
 from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
 
 FILES = generate.files()
@@ -56,6 +57,36 @@ def test_digests_of_section_5() -> None:
         assert frame(vector["domain"], *parts).hex() == vector["frame"]
         assert digest(vector["domain"], *parts).hex() == vector["digest"]
     assert len({vector["digest"] for vector in vectors}) == len(vectors)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"),
+        (b"abc", "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
+        (bytes(i % 251 for i in range(1025)), "d00278ae47eb27b34faecf67b4fe263f82d5412916c1ffd97c8cb7fb814b8444"),
+    ],
+    ids=["empty", "abc", "1025 bytes"],
+)
+def test_planes_are_hashed_with_blake3(content: bytes, expected: str) -> None:
+    assert fast_hash(content).hex() == fast_hash(memoryview(content)).hex() == expected
+
+
+@pytest.mark.parametrize("vector", generate.load("root.json")["good"], ids=lambda v: str(len(v["chunks"])))
+def test_roots_of_section_3(vector: reference.Json) -> None:
+    digests = []
+    for i, chunk in enumerate(vector["chunks"]):
+        planes = [bytes.fromhex(plane) for plane in chunk["planes"]]
+        digests.append(chunk_digest(i, chunk["first"], planes))
+        assert chunk_digest(i, chunk["first"], [memoryview(plane) for plane in planes]) == digests[-1]
+    assert [d.hex() for d in digests] == vector["digests"]
+    assert body_root(digests).hex() == vector["root"]
+
+
+def test_the_cipher_counts_in_the_last_four_bytes() -> None:
+    """The counter of test case 2 of GCM's specification: its first block of key stream, under a key of zeros."""
+    stream = reference.keystream(bytes(16), bytes(12))
+    assert bytes(next(stream) for _ in range(16)).hex() == "0388dace60b6a392f328c2b971b2fe78"
 
 
 def plan_of(policy: reference.Json) -> Plan:
