@@ -216,7 +216,9 @@ def warm_kernels() -> None:
         single = Codec(schema, (1.0,), p)
         for i, planes in enumerate(single.encode({"values": np.linspace(-1, 1, 300, dtype=np.float32)})):
             body = single.layout.body()
-            single.layout.add(body, i, planes)
+            for form in (planes, [bytes(plane) for plane in planes]):  # from a file, and from a message
+                single.layout.add(body, i, form)
+                residue.decode_sum(single.layout.unpack(i, form), p)
             for sign in (1, -1):
                 Stream(bytes(32), p.moduli, 304).apply(body, 0, 300, sign)
-            single.decode(body, 1)
+            single.decode(body, 2)

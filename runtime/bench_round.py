@@ -41,6 +41,7 @@ from silomix.runtime.core.codec import Schema, TensorSpec
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.federation import Policy
 from silomix.runtime.core.messages import Manifest
+from silomix.runtime.core.plan import chunk_for
 from silomix.runtime.enrol import init
 from silomix.runtime.local import INITIAL_MODEL, interrupt_on_sigterm
 from silomix.runtime.memory import give_back
@@ -335,6 +336,7 @@ class Bench:
                 precision=self.precision,
                 deadline_s=ROUND_S * 10,
                 release_s=ROUND_S * 10,
+                chunk_parameters=chunk_for(self.silos),
             )
             init(
                 home,

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from silomix.runtime.config import Role
 from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.plan import CHUNK_PARAMETERS
 
 MIB = 1 << 20
 FLOAT_BYTES = 4
@@ -44,7 +45,7 @@ class Load:
     """Per parameter on the wire, by the plan."""
     rounds: int
     """For the disk: the aggregator keeps every model."""
-    chunk_parameters: int = 65_536
+    chunk_parameters: int = CHUNK_PARAMETERS
     sums: int = 1
     """Sums that leave the chain: one, or one for each group."""
 

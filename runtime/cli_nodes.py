@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from silomix.models.cli_data import add_export
-from silomix.runtime.core.plan import Encoding, Level
+from silomix.runtime.core.plan import Encoding, Level, chunk_for
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 GRANULARITIES = ("none", "model", "layer", "parameter", "unary", "sum")
@@ -130,6 +130,7 @@ def _init(args: argparse.Namespace) -> int:
         weight_levels=args.weight_levels,
         minimum_cohort=args.minimum_cohort,
         deadline_s=args.deadline_s,
+        chunk_parameters=chunk_for(args.silos),
     )
     if args.task.startswith("silomix.models."):  # those deal their records out to so many
         policy = replace(policy, task_options={"silos": args.silos, **options})

@@ -29,7 +29,7 @@ MAX_VALUE = 1 << 62
 """Largest W * v: what a silo encodes is one 64-bit integer."""
 INT8_VALUE = 127
 CHUNK_PARAMETERS = 131_072
-"""Default length of a chunk: at 18 bits each it fills a message of about 300 KB."""
+"""Length of a chunk unless the policy says otherwise: at 18 bits each it fills a message of about 300 KB."""
 
 
 class Encoding(StrEnum):
@@ -112,6 +112,14 @@ class Plan:
         """What two nodes compare to know that they compute in the same numbers."""
         policy = (self.n_max, self.precision, str(self.encoding), str(self.level))
         return digest("plan", *policy, self.weight_levels, self.headroom, str(self.quantiser), *self.moduli)
+
+
+def chunk_for(silos: int) -> int:
+    """Return a length of chunks for so many silos: long ones are fewer messages, and hop 1 holds some of everyone's."""
+    for size in (2 * CHUNK_PARAMETERS, CHUNK_PARAMETERS):
+        if silos * size <= 20 * CHUNK_PARAMETERS:
+            return size
+    return CHUNK_PARAMETERS // 2
 
 
 def largest_value(r: int, quantiser: Quantiser = Quantiser.DECIMAL) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import os
 import signal
 import threading
 import time
@@ -27,7 +28,7 @@ from silomix.runtime.metrics import Metrics
 from silomix.runtime.transport import Context, Tls, caller, channel, metadata, refuse
 
 GRACE_S = 5.0
-WORKERS = 4
+WORKERS = min(4, max(2, os.cpu_count() or 1))
 """Threads for kernels, hashing and files: they hold no GIL for long, and the event loop none of their work."""
 
 T = TypeVar("T")
