@@ -21,7 +21,7 @@ test-full: lint system    ## the slow ones too
 	$(BIN)/pytest
 
 # Tests that need a program which is not here are skipped and say so; with CI=true they fail.
-SYSTEM := mosquitto:mosquitto promtool:prometheus nft:nftables ip:iproute2 tc:iproute2
+SYSTEM := mosquitto:mosquitto promtool:prometheus nft:nftables ip:iproute2 tc:iproute2 chromium:chromium
 system:                   ## the programs that some tests need, if we may install them
 	@missing=; for pair in $(SYSTEM); do \
 		PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair#*:}"; done; \

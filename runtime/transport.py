@@ -63,6 +63,9 @@ SERVICES = services_pb2.DESCRIPTOR.services_by_name
 ATTEMPT = "silomix.attempt"
 """Health checks ask for "silomix.attempt/DIGEST": whether this very attempt is open at a hop."""
 
+NOT_OPEN = "it was started again and has lost the attempt, or gave it up"
+"""What is wrong with a hop that answers and has not the attempt open."""
+
 INSECURE_NAME = "silomix-node"
 """Metadata that names the caller in a federation without TLS, where nobody can prove anything."""
 
@@ -222,7 +225,7 @@ async def has_attempt(to: grpc.aio.Channel, manifest: bytes, timeout_s: float) -
         await stub.Check(request, timeout=timeout_s, wait_for_ready=True)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:
-            return "it was started again, and has lost the attempt"
+            return NOT_OPEN
         return f"not reachable ({error.code().name.lower()})"
     return ""
 

@@ -125,6 +125,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         await server.start()
         self.log.info("serving", address=self.config.listen)
         try:
+            self.spawn(self._lookout.watch())
             await self.step(core.Start(model_digest(self.data), self.schema, self.clock()))
             await self.keep_time(core.Tick, lambda: self.core.phase == "finished")
             await (self.stopping.wait() if self.config.linger else asyncio.sleep(FAREWELL_S))
@@ -162,6 +163,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.metrics.cohort(len(cohort.participants))
                 self.events.round("closed", self.core.round, self.core.attempt, cohort=len(cohort.participants))
             case core.GiveUp():
+                if self.passage is not None:  # or the last hop would keep its stream open for nothing
+                    self.passage.refuse(PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up"))
                 self.passage = None
                 outcome: Literal["abandoned", "aborted"] = "abandoned" if effect.abandoned else "aborted"
                 self.metrics.ended(outcome)
@@ -302,7 +305,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         def cohort_in(cohort: Cohort, groups: Partition) -> Awaitable[object]:
             return self.step(core.CohortIn(cohort, groups if isinstance(groups, tuple) else ()))
 
-        root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
+        root = await passage.unless_refused(passage.receive(frames, peer, self.federation, header_in, cohort_in))
         passage.received_bytes = frames.bytes
         if self.passage is passage:
             self.passage = None  # applied once, however often it comes

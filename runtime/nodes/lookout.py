@@ -1,7 +1,10 @@
-"""Looking after a hop that somebody says is gone.
+"""Looking after hops that may be gone.
 
 A broker's word is a hint. What counts is what the hop itself says over gRPC: whether it still has the attempt open.
 Only if it does not, or does not answer, is the attempt given up, seconds after the hint and not at its deadline.
+
+Without a broker every hop is asked now and then. One that was started again says so, as does one that gave the attempt
+up, and it is given up. One that does not answer may be back before the deadline, and is waited for.
 """
 
 import asyncio
@@ -10,11 +13,14 @@ from typing import Any, Protocol
 
 from silomix.runtime.core.messages import Manifest
 from silomix.runtime.events import Heard
+from silomix.runtime.transport import NOT_OPEN
 
 PROBE_S = 4.0
 """Time that a hop has to say that it is there: enough to dial it again, and to wait for a slow line."""
 PROBE_EVERY_S = 5.0
 """Whoever floods the broker makes the aggregator ask a hop this often, and no more often."""
+WATCH_S = 5.0
+"""Time between two such rounds."""
 GONE = ("lost", "stopped")
 
 
@@ -58,15 +64,29 @@ class Lookout:
             self._asking[heard.node] = False
             self._spawn(self._ask(heard.node))
 
+    async def watch(self) -> None:
+        """Ask all hops of the open attempt, again and again."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for hop in self._machine.chain:
+                manifest, trouble = await self._trouble(hop)
+                if trouble == NOT_OPEN:
+                    await self._lost(hop, manifest, trouble)
+
     async def _ask(self, hop: str) -> None:
         again = True
         while again:
             self._asking[hop] = False
-            manifest = self._machine.manifest
-            if manifest is not None and self._machine.phase in ("collecting", "releasing"):
-                trouble = await self._probe(hop, manifest.digest, PROBE_S)
-                if trouble:
-                    await self._lost(hop, manifest.digest, trouble)
+            manifest, trouble = await self._trouble(hop)
+            if trouble:
+                await self._lost(hop, manifest, trouble)
             await asyncio.sleep(PROBE_EVERY_S)
             again = self._asking[hop]
         del self._asking[hop]
+
+    async def _trouble(self, hop: str) -> tuple[bytes, str]:
+        """Ask a hop about the open attempt, if there is one; return which it is, and what is wrong."""
+        manifest = self._machine.manifest
+        if manifest is None or self._machine.phase not in ("collecting", "releasing"):
+            return b"", ""
+        return manifest.digest, await self._probe(hop, manifest.digest, PROBE_S)

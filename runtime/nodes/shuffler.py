@@ -160,18 +160,23 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self._sending: asyncio.Task[None] | None = None
         self._delivered = asyncio.Event()
         self._opened_at = 0.0
+        self._given_up = False
 
     async def main(self) -> None:
         """Serve until told to stop; close the cohort when its time is up."""
         server = Server(self.config.listen, self.tls, len(self.federation.silos))
         server.add(_Service(self), SERVICES["ShufflerService"])
-        server.answer_for_attempt(lambda: b"" if self.passage is None else self.passage.manifest.digest)
+        server.answer_for_attempt(self._open_attempt)
         await server.start()
         self.log.info("serving", address=self.config.listen)
         try:
             await self.keep_time(core.Tick, lambda: False)
         finally:
             await server.stop(GRACE_S)
+
+    def _open_attempt(self) -> bytes:
+        """The attempt that can still end well here, by its manifest's digest."""
+        return b"" if self.passage is None or self._given_up else self.passage.manifest.digest
 
     async def close(self) -> None:
         """Let go of everything, and leave no body on the disk."""
@@ -204,6 +209,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 assert self.passage is not None
                 self.spawn(self._release(cohort, grouping, self.passage))
             case core.Abort(fault):
+                self._given_up = True
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
             case core.Keys() | core.Count() | core.Again():
@@ -225,6 +231,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self._sweep()
         self.passage = make_passage(manifest, self.config.name, self.workers, self.spool)
         self.rows = {}
+        self._given_up = False
         self._delivered = asyncio.Event()
         self._opened_at = self.clock()
         self._sending = self.spawn(self._send(self.passage, self._delivered))
@@ -361,6 +368,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                             else:
                                 self.rows[header.silo] = await self.work(spool.keep)
                         except BaseException:  # the sum is spoiled: this attempt releases nothing
+                            self._given_up = True
                             if self.core.attempt is not None:
                                 self.core.attempt.closed = True
                             raise

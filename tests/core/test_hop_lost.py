@@ -16,7 +16,7 @@ from silomix.runtime.core.aggregator import (
     Tick,
 )
 
-WHY = "it was started again, and has lost the attempt"
+WHY = "it was started again and has lost the attempt, or gave it up"
 
 
 @pytest.mark.parametrize("hop", ["hop-1", "hop-2"])

@@ -84,7 +84,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         "hops": 3,
         "bits": 18,
         "rounds": 100,
-        "chunk_parameters": 65_536,
+        "chunk_parameters": 131_072,
         "sums": 1,
     }
     assert said["places"]["silo"]["sent_bytes"] == needs(Place.SILO, LOAD).sent_bytes

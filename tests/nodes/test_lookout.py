@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.nodes.federations import make, manifest_at, peer, run, shuffler
+from tests.nodes.federations import PARAMETERS, Body, assert_model, make, manifest_at, peer, run, shuffler, until
+from tests.nodes.toy import Toy
 
 from silomix.runtime.events import Heard
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes import lookout
 from silomix.runtime.nodes.lookout import Lookout
-from silomix.runtime.transport import has_attempt
+from silomix.runtime.transport import NOT_OPEN, has_attempt
 
 
 class Watched:
@@ -128,5 +129,56 @@ def test_a_hop_says_over_grpc_whether_it_has_this_very_attempt(tmp_path: Path) -
             federation.aggregator.stopping.set()
         async with peer(tmp_path / "f", "aggregator", "shuffler-1") as caller:
             assert "not reachable" in await has_attempt(caller.channel, manifest.digest, 0.2)
+
+    run(go())
+
+
+def test_without_a_broker_hops_are_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has lost the attempt ends it; one that does not answer is waited for."""
+    monkeypatch.setattr(lookout, "WATCH_S", 0.01)
+
+    async def go() -> None:
+        for answer, ends in ((NOT_OPEN, True), ("not reachable (unavailable)", False), ("", False)):
+            watched = Watched(answer)
+            watching = asyncio.create_task(watched.lookout.watch())
+            await until(lambda watched=watched: len(watched.asked) > 3, "both hops were asked twice")  # type: ignore[misc]
+            watching.cancel()
+            assert set(watched.asked) == {"hop-1", "hop-2"}
+            assert bool(watched.lost) is ends
+            assert {why for _, _, why in watched.lost} <= {NOT_OPEN}
+
+    run(go())
+
+
+@pytest.mark.parametrize("name", ["shuffler-1", "shuffler-2"])
+def test_a_hop_that_lost_the_attempt_costs_seconds_and_no_deadline(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "WATCH_S", 0.1)
+    federation = make(tmp_path / "f", 4, 2, rounds=1, deadline_s=600, release_s=600)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f", without=("silo-04",)) as running, peer(tmp_path / "f", "silo-04") as us:
+            await manifest_at(running)
+            hop = shuffler(running, name)
+            hop.passage = hop.core.attempt = None  # what a restart loses
+            body = Body(us, await manifest_at(running, attempt=2), Toy(3, PARAMETERS).update(1))
+            await us.submit(body.frames())
+            assert [(r.attempts, r.cohort) for r in await running.finished()] == [(2, 4)]
+            assert_model(running.aggregator.tensors, [range(4)], federation.policy)
+
+    run(go())
+
+
+def test_a_hop_that_gave_the_attempt_up_costs_no_more_than_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too few at the deadline: hop 1 gives up, and the next attempt begins without waiting for a release."""
+    monkeypatch.setattr(lookout, "WATCH_S", 0.1)
+    make(tmp_path / "f", 4, 2, rounds=1, deadline_s=1, release_s=600, attempts=2)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f", without=("silo-03", "silo-04")) as running:
+            assert [(r.attempts, r.cohort) for r in await running.finished()] == [(2, 0)]
 
     run(go())
