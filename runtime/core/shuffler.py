@@ -116,13 +116,20 @@ class Unfit:
 
 
 @dataclass(frozen=True)
+class Delivered:
+    """What was released in this attempt has come through to the aggregator: its round is over."""
+
+    manifest: bytes
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
     now: float
 
 
-Event = Prepare | Open | HeaderIn | BodyIn | CohortIn | Unfit | Tick
+Event = Prepare | Open | HeaderIn | BodyIn | CohortIn | Unfit | Delivered | Tick
 
 
 # Effects
@@ -271,6 +278,8 @@ class Shuffler:
                 return self._cohort(event)
             case Unfit():
                 return self._unfit(event)
+            case Delivered():
+                return self._delivered(event.manifest)
             case Tick():
                 return self._tick(event.now)
 
@@ -502,7 +511,7 @@ class Shuffler:
         attempt.closed, attempt.cohort = True, cohort.digest
         manifest = attempt.manifest
         groups = () if grouping is None else grouping.groups
-        # The keys stay until the next round opens: a later attempt at this one needs them.
+        # The keys stay until the sum has come through: what does not is asked for again in a later attempt.
         released = Released(manifest.round, cohort.silos, manifest.model, groups)
         return [Remember(released), Release(cohort, grouping)]
 
@@ -522,6 +531,13 @@ class Shuffler:
                 round=manifest.round,
             )
         return self._release(event.cohort, event.grouping, attempt)
+
+    def _delivered(self, manifest: bytes) -> list[Effect]:
+        attempt = self.attempt
+        if attempt is None or attempt.manifest.digest != manifest or not attempt.cohort:
+            return []
+        known = any(round_ <= attempt.manifest.round for round_, _ in self.keys)
+        return [Remember(KeysGone(attempt.manifest.round))] if known else []
 
     def _tick(self, now: float) -> list[Effect]:
         wake = self.wake_at()

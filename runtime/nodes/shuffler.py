@@ -285,6 +285,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 return
             delivered.set()
             log.info("delivered")
+            await self.step(core.Delivered(passage.manifest.digest))
             return
 
     async def _left_out(self, fault: PeerFault, target: str, passage: Passage) -> bool:

@@ -41,6 +41,7 @@ from silomix.runtime.core.shuffler import (
     Begin,
     CohortIn,
     Count,
+    Delivered,
     Drop,
     Effect,
     Event,
@@ -257,6 +258,19 @@ def test_a_hop_that_knows_more_than_the_aggregator_serves() -> None:
 
 
 # Opening
+
+
+def test_keys_are_deleted_when_the_sum_has_come_through() -> None:
+    hop, m = opened()
+    assert hop.feed(Delivered(m.digest)) == []  # nothing was released
+    hop.submit(*headers(m, F))
+    assert hop.feed(Delivered(bytes(32))) == []
+    assert hop.feed(Delivered(m.digest)) == [Remember(KeysGone(1))]
+    assert not [r for r, _ in hop.core.keys if r == 1]
+    assert [r for r, _ in hop.core.keys if r == 2]
+    hop.restart()
+    assert not [r for r, _ in hop.core.keys if r == 1]
+    assert hop.feed(Delivered(m.digest)) == []
 
 
 def test_no_keys_are_made_for_a_round_that_is_over() -> None:

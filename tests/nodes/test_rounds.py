@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.nodes.federations import PARAMETERS, assert_model, make, model_of, run
+from tests.nodes.federations import PARAMETERS, assert_model, make, model_of, run, shuffler, until
 from tests.nodes.toy import Toy
 
 from silomix.runtime.capture import Direction, Record, read
@@ -85,6 +85,21 @@ def test_a_quorum_closes_the_cohort_before_the_deadline(tmp_path: Path) -> None:
     done = run(_finish(tmp_path / "f", without=("silo-02", "silo-04")))
     assert [r.cohort for r in done.aggregator.history] == [3]
     assert_model(done.aggregator.tensors, [[0, 2, 4]], federation.policy)
+
+
+def test_no_hop_keeps_a_key_when_all_rounds_are_done(tmp_path: Path) -> None:
+    """Who breaks into a hop afterwards finds nothing that opens a recorded body."""
+    make(tmp_path / "f", 4, 3, rounds=2)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            await running.finished()
+            for name in ("shuffler-1", "shuffler-2", "shuffler-3"):
+                hop = shuffler(running, name)
+                await until(lambda hop=hop: not hop.core.keys, f"{name} has deleted its keys")  # type: ignore[misc]
+                assert list(hop.journal.facts("key")) == []
+
+    run(go())
 
 
 # --- what a node sees -------------------------------------------------------------------------------------------------
