@@ -202,15 +202,18 @@ def warm_kernels() -> None:
     """Call every kernel once with each type of array that nodes use."""
     for p in (
         plan(10, 4),
+        plan(10, 7),
         plan(10, 8),
+        plan(10, 14),
         plan(1000, 16),
+        plan(1100, 6),
         plan(10, 4, Encoding.FIRST_PRIMES),
-    ):  # narrow, wide, two-word, bytes
+    ):  # residues of 16 and of 32 bits, values of 32 and of 64 bits, two moduli and many, sums of one word and of two
         for kind in (np.float32, np.float64):
             values: residue.Floats = np.linspace(-1, 1, 300).astype(kind)
             acc, _ = residue.encode(values, 1.0, p)
-            residue.negate_residues(acc[0], p.moduli[0])
-            residue.subtract(acc, acc.copy(), p)
+            values.flags.writeable = False
+            residue.encode(values, 1.0, p)
             residue.decode_mean(acc, p, 1.0, 1, out=np.empty_like(values))
         schema = Schema((TensorSpec("values", (300,)),))
         single = Codec(schema, (1.0,), p)

@@ -112,7 +112,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config import ConfigError, Role
+    from silomix.runtime.config import MAX_SILOS, ConfigError, Role
     from silomix.runtime.core.federation import Granularity, Policy
     from silomix.runtime.local import create
 
@@ -130,7 +130,7 @@ def _init(args: argparse.Namespace) -> int:
         weight_levels=args.weight_levels,
         minimum_cohort=args.minimum_cohort,
         deadline_s=args.deadline_s,
-        chunk_parameters=chunk_for(args.silos),
+        chunk_parameters=chunk_for(args.silos if args.granularity == Granularity.SUM else MAX_SILOS),
     )
     if args.task.startswith("silomix.models."):  # those deal their records out to so many
         policy = replace(policy, task_options={"silos": args.silos, **options})

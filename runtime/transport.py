@@ -27,7 +27,7 @@ from silomix.v1 import services_pb2, services_pb2_grpc
 Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_MESSAGE_BYTES = 8 << 20
-"""Largest message: a chunk is about 150 KB, and a manifest for a hundred silos and a few hops well below a megabyte."""
+"""Largest message: a chunk is 150 to 600 KB, a manifest for a hundred silos and a few hops well below a megabyte."""
 MAX_STREAMS = 256
 """Calls that one connection may have open."""
 
@@ -243,8 +243,8 @@ def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
 async def refuse(context: Context, fault: Fault) -> None:
     """End a call with a fault's reason and sentence, and the name of whose fault it is."""
     code = STATUS.get(fault.reason, grpc.StatusCode.FAILED_PRECONDITION)
-    peer = fault.details.get("peer")
-    about = ((ABOUT, str(peer)),) if peer else ()
+    peer = str(fault.details.get("peer", ""))
+    about = ((ABOUT, peer),) if peer and peer.isascii() and peer.isprintable() else ()
     await context.abort(code, f"{fault.reason}: {fault.message}", about)
 
 

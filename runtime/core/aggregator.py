@@ -377,6 +377,10 @@ class Aggregator:
         self._headers[header.digest] = header
         return [Expand(header)]
 
+    def forget(self, header: Header) -> None:
+        """Take back a header whose seed did not open: if it comes again, it is looked at again."""
+        self._headers.pop(header.digest, None)
+
     def _cohort(self, cohort: Cohort, groups: tuple[Group, ...]) -> list[Effect]:
         if self.manifest is None or self.phase not in ("collecting", "releasing"):
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open")

@@ -192,6 +192,9 @@ class Layout:
 
     def sum(self, part: Bytes, planes: Sequence[Bytes], size: int) -> None:
         """Add planes that were checked, with slices of `size` bytes, to a chunk."""
+        sizes = [size * width for width in self.plan.widths]
+        if [len(plane) for plane in planes] != sizes or len(part) != sum(sizes):  # the kernel would go past the end
+            raise ValueError(f"planes of {[len(p) for p in planes]} bytes do not go into {len(part)}")
         at = 0
         for plane, m, width in zip(planes, self.plan.moduli, self.plan.widths, strict=True):
             add_plane(part, at, plane, 0, size, m, width)

@@ -193,8 +193,8 @@ class Federation:
     def draw(self, round_: int) -> tuple[str, ...]:
         """Draw the silos of a round, in the order of their names.
 
-        Everybody computes the draw, so the aggregator cannot choose whom to leave out. It is the same in every attempt
-        at a round, so that a cohort that was released can be formed again.
+        Everybody computes the draw, so nobody chooses whom to invite. It is the same in every attempt at a round, so
+        that a cohort that was released can be formed again.
         """
         names = self.silo_names
         count = max(self.policy.minimum_cohort, round(len(names) * self.policy.subsample))

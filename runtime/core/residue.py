@@ -138,25 +138,6 @@ def encode(
     return out, int(clipped)
 
 
-def add(acc: Residues, residues: Residues, plan: Plan) -> None:
-    """Add residues to a sum, plane by plane, mod m_j."""
-    _check_shapes(acc, residues)
-    for row, plane, m in zip(acc, residues, plan.moduli, strict=True):
-        add_residues(row, plane, m)
-
-
-def subtract(acc: Residues, residues: Residues, plan: Plan) -> None:
-    """Take residues off a sum, plane by plane, mod m_j."""
-    _check_shapes(acc, residues)
-    for row, plane, m in zip(acc, residues, plan.moduli, strict=True):
-        subtract_residues(row, plane, m)
-
-
-def _check_shapes(acc: Residues, residues: Residues) -> None:
-    if acc.shape != residues.shape:  # the kernels go by the length of the sum and would read past shorter residues
-        raise ValueError(f"residues of shape {residues.shape} do not go into a sum of shape {acc.shape}")
-
-
 def add_integers(values: Integers, plan: Plan, out: Residues, at: int) -> None:
     """Add integers of any sign to residues, at out[:, at:at + len(values)]: for noise."""
     for row, m in zip(out, plan.moduli, strict=True):
@@ -368,24 +349,6 @@ def _encode_long(
 
 
 @compiled
-def add_residues(acc: Residues, residues: Residues, modulus: int) -> None:
-    """Add one plane mod m. An unsigned sum below m wraps round when m is taken off: the smaller of the two is right."""
-    m = acc.dtype.type(modulus)
-    for i in range(len(acc)):
-        s = acc.dtype.type(acc[i] + residues[i])
-        acc[i] = min(s, acc.dtype.type(s - m))
-
-
-@compiled
-def subtract_residues(acc: Residues, residues: Residues, modulus: int) -> None:
-    """Subtract one plane mod m, by the same argument."""
-    m = acc.dtype.type(modulus)
-    for i in range(len(acc)):
-        s = acc.dtype.type(acc[i] - residues[i])
-        acc[i] = min(s, acc.dtype.type(s + m))
-
-
-@compiled
 def _accumulate(
     residues: Residues, m: float, inverse: float, y: float, cofactor: int, product: int, sums: Integers
 ) -> None:
@@ -496,11 +459,3 @@ def _decode_two(
     """Two moduli in one pass, by Garner's rule: x = r0 + m0 * ((r1 - r0) / m0 mod m1). All of it is below 2^41."""
     end = at + len(out)
     return int(_decode_pairs(residues[0, at:end], residues[1, at:end], m0, m1, inverse, step, limit, factor, out))
-
-
-@compiled
-def negate_residues(acc: Residues, modulus: int) -> None:
-    """Replace one plane by its negative mod m."""
-    m = acc.dtype.type(modulus)
-    for i in range(len(acc)):
-        acc[i] = acc.dtype.type(m - acc[i]) if acc[i] != 0 else acc.dtype.type(0)

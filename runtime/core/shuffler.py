@@ -352,7 +352,13 @@ class Shuffler:
         if over < manifest.round:
             effects.append(Remember(KeysGone(manifest.round - 1)))
         self.attempt = _Attempt(manifest, event.now)
-        return [*effects, Begin(manifest)]
+        effects.append(Begin(manifest))
+        absent = [s for s in before.silos if self._sits_out(s, self.attempt)] if before is not None else []
+        if absent and self._first(manifest):
+            self.attempt.closed = True
+            why = f"round {manifest.round} was released for a cohort with {', '.join(absent)}, who sit out"
+            effects.append(Abort(PeerFault(Reason.ALREADY_RELEASED, why)))
+        return effects
 
     def _current(self) -> _Attempt:
         if self.attempt is None:
@@ -409,10 +415,13 @@ class Shuffler:
         if event.silo not in invited(attempt.manifest, self.federation):
             raise PeerFault(Reason.NOT_INVITED, f"{event.silo!r} is not in this attempt", peer=event.silo)
         self.unfit[event.silo] = attempt.manifest.round + UNFIT_ROUNDS - 1
-        if attempt.closed:
+        before = self.released.get(attempt.manifest.round)
+        if attempt.closed and (before is None or event.silo in before.silos):
             return []
         attempt.headers = {digest: h for digest, h in attempt.headers.items() if h.silo != event.silo}
         effects: list[Effect] = [Drop(event.silo)]
+        if attempt.closed:
+            return effects
         if event.silo in attempt.counted:
             attempt.closed = True
             why = f"{event.silo} is in the sum, and a later hop cannot take its mask off"

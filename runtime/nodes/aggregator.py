@@ -157,7 +157,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.events.round("announced", manifest.round, manifest.attempt, invited=invited)
             case core.Expand(header):
                 assert self.passage is not None
-                await self.passage.add_header(header, self.private, self.spawn)
+                try:
+                    await self.passage.add_header(header, self.private, self.spawn)
+                except PeerFault:
+                    self.core.forget(header)
+                    raise
             case core.Take(cohort):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
@@ -310,20 +314,22 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         if self.passage is passage:
             self.passage = None  # applied once, however often it comes
             self.metrics.phase_took("release", self._lap())
-            await whole(asyncio.ensure_future(self._apply(passage)))
+            fault = await whole(asyncio.ensure_future(self._apply(passage)))
+            if fault is not None:
+                raise fault
         signature = self.identity.sign(delivery_digest(self.config.name, root))
         return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
 
-    async def _apply(self, passage: Passage) -> None:
+    async def _apply(self, passage: Passage) -> PeerFault | None:
+        """Make the next model of a sum that came through; return what is wrong with it, if no model can be made."""
         manifest, cohort = passage.manifest, passage.cohort
         assert cohort is not None
         size = len(cohort.participants)
         try:
             data, tensors, moments = await self.work(self._next_model, passage, size)
-        except PeerFault as fault:  # out of range: nothing is published, and the attempt runs into its deadline
-            self.metrics.rejected(fault.reason)
+        except PeerFault as fault:  # out of range: nothing is published, and the chain is told
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
-            return
+            return fault
         digest = model_digest(data)
         await self.work(write_atomically, self._model_path(digest), data)
         kept = self._moments_path(digest, manifest.round)
@@ -357,6 +363,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for old in set(self.models.glob("*.moments")) - {kept}:
                     old.unlink()
         self.woken.set()
+        return None
 
     def _account(self, manifest: Manifest) -> None:
         """Say what the noise in the sums has left of the promise to a silo, if it is in every round."""

@@ -311,11 +311,17 @@ async def whole(future: asyncio.Future[T]) -> T:
 
     A peer that hangs up cancels the handler of its call, at any `await`; a decision that was made is carried out.
     """
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:  # it may come more than once
+            cancelled = error
+    if cancelled is not None:
+        if not future.cancelled():
+            future.exception()  # nobody else asks
+        raise cancelled
+    return future.result()
 
 
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

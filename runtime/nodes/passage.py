@@ -314,7 +314,10 @@ class SumPassage(Passage):
 
     async def _prepare(self, cohort: Cohort, partition: Partition) -> None:
         """Wait for the masks, and put those of silos outside the cohort back."""
-        await asyncio.gather(*self._pending)
+        if self._pending:
+            await asyncio.wait(self._pending)  # not `gather`: a stream that is refused now must not cancel them
+        for task in self._pending:
+            task.result()
         wanted = {p.header for p in cohort.participants}
         for digest in self._seeds.keys() - wanted:
             async with self._busy:  # once it is popped it is put back, also if the stream breaks now

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,7 +31,7 @@ from silomix.runtime.core.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout, wire_encoding
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
-from silomix.runtime.nodes.passage import AnyChunk, Passage, SumPassage, check_place, open_chunk
+from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
 from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
 from silomix.runtime.wire import (
@@ -273,6 +273,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                     continue
                 if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:
                     log.warning(f"the next hop refused: {error.details()}")
+                    self._given_up = self._given_up or passage is self.passage
                     return
                 if fault is None and attempt % 10 == 0:
                     log.warning("the next hop is not reachable, trying again", code=error.code().name)
@@ -296,10 +297,13 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         if passage is not self.passage:
             return False
         self.log.warning(f"left out: {fault.message}", peer=silo, by=target)
-        late = passage.cohort is not None  # this attempt is lost, and later ones go on without the silo
-        await self.step(core.Unfit(passage.manifest.digest, str(silo)))
+        try:
+            await self.step(core.Unfit(passage.manifest.digest, str(silo)))
+        except PeerFault:  # it was not invited: whoever says that it sealed something is wrong
+            return False
         passage.refuse(fault)
-        return not late
+        # If it is in the sum this attempt is lost, and later rounds go on without it.
+        return passage.cohort is None or silo not in passage.cohort.silos
 
     def _check_delivery(self, delivery: services_pb2.Delivery, target: str, passage: Passage) -> None:
         if delivery.root != passage.sent_root:
@@ -317,9 +321,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def take_body(self, peer: str, frames: Inbox[body_pb2.Frame]) -> Receipt:
         """Take one silo's body in: all of it, or nothing."""
-        with in_time(f"{peer} called and sent nothing"):
-            async with asyncio.timeout(HEADER_S):
-                header = read_header((await next_frame(frames, "header")).header)
+        async with in_time(HEADER_S, f"{peer} called and sent nothing"):
+            header = read_header((await next_frame(frames, "header")).header)
         for effect in await self.step(core.HeaderIn(header, peer)):
             if isinstance(effect, core.Again):
                 return effect.receipt
@@ -333,14 +336,13 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         try:
             step = max(1, LOT_BYTES // (spool.chunk_bytes * len(self.federation.silos)))
             left = self._opened_at + passage.manifest.deadline_s + LATE_S - self.clock()
-            with in_time(f"the body of {peer} was not here in time"):
-                async with asyncio.timeout(left):
-                    for start in range(0, header.chunks, step):
-                        lot = range(start, min(start + step, header.chunks))
-                        await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
-                    trailer = (await next_frame(frames, "trailer")).trailer
-                    if await anext(frames, None) is not None:
-                        raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
+            async with in_time(left, f"the body of {peer} was not here in time"):
+                for start in range(0, header.chunks, step):
+                    lot = range(start, min(start + step, header.chunks))
+                    await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
+                trailer = (await next_frame(frames, "trailer")).trailer
+                if await anext(frames, None) is not None:
+                    raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
             root = await self.work(spool.finish)
             event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
             receipt = await whole(asyncio.ensure_future(self._count(event, spool)))
@@ -392,28 +394,32 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         if place < 2 or passage.manifest.chain[place - 2] != peer or opening.hop != peer:
             raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
         delivered = self._delivered
-        root = await passage.unless_refused(
-            passage.receive(
-                frames,
-                peer,
-                self.federation,
-                lambda header: self.step(core.HeaderIn(header, peer)),
-                lambda cohort, groups: self.step(
-                    core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None)
-                ),
-            )
-        )
-        await delivered.wait()
+
+        def header_in(header: Header) -> Awaitable[object]:
+            return self.step(core.HeaderIn(header, peer))
+
+        def cohort_in(cohort: Cohort, groups: Partition) -> Awaitable[object]:
+            return self.step(core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None))
+
+        async def through() -> bytes:
+            root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
+            await delivered.wait()
+            return root
+
+        root = await passage.unless_refused(through())
         signature = self.identity.sign(delivery_digest(self.config.name, root))
         return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
 
 
-@contextmanager
-def in_time(what: str) -> Iterator[None]:
+@asynccontextmanager
+async def in_time(seconds: float, what: str) -> AsyncIterator[None]:
     """Refuse whoever takes too long: it holds room that others need."""
     try:
-        yield
+        async with asyncio.timeout(seconds) as limit:
+            yield
     except TimeoutError:
+        if not limit.expired():  # a disk's, say
+            raise
         raise PeerFault(Reason.COHORT_CLOSED, what) from None
 
 

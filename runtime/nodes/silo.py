@@ -134,6 +134,8 @@ class SiloNode(Node):
             manifest.model,
             manifest.schema.digest,
             manifest.plan.digest,
+            manifest.chunk_parameters,
+            "slices",
         ]
         numbers += [str(manifest.update), str(manifest.granularity)]
         name = digest("frozen", *numbers, *(struct.pack("<d", bound) for bound in manifest.bounds))

@@ -686,3 +686,14 @@ def test_encoding_a_large_model_streams() -> None:
     assert sum(len(plane) for planes in frozen for plane in planes) == codec.layout.body_bytes
     assert streamed < 0.1 * size  # a few hundred KB, whatever the model
     assert size + kept < 3 * size  # frozen whole: 18 bits for each 32
+
+
+@pytest.mark.parametrize("lengths", [(8, 9), (9, 8), (10, 9), (9,), (9, 9, 9)])
+def test_planes_of_other_lengths_do_not_go_into_a_sum(lengths: tuple[int, ...]) -> None:
+    """The kernel has no bounds: it would read and write what lies behind."""
+    shape = Layout(plan(10, 4), 8)
+    part = shape.body()
+    with pytest.raises(ValueError, match="do not go into"):
+        shape.sum(part, [np.zeros(n, np.uint8) for n in lengths], 1)
+    with pytest.raises(ValueError, match="do not go into"):
+        shape.sum(part[:-1], [np.zeros(9, np.uint8)] * 2, 1)

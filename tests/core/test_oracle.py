@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core import oracle
+from tests.core.adding import add_up
 
 from silomix.runtime.core import residue
 from silomix.runtime.core.packing import Residues
@@ -279,7 +280,7 @@ def summed(models: list[list[float]], bound: float, p: Plan, weights: Sequence[i
         residues, beyond = residue.encode(np.array(model), bound, p, weight=weight)
         integers = [weight * oracle.round_clip(x, bound, p.v)[0] for x in model]
         assert residues.T.tolist() == [oracle.rns_encode_corrected(x, p.moduli) for x in integers]
-        residue.add(total, residues, p)
+        add_up(total, residues, p)
         clipped += beyond
     return total, clipped
 

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.adding import add_up
 from tests.vectors import generate, reference
 
 from silomix.runtime.core import residue
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.packing import Residues, residue_dtype
+from silomix.runtime.core.packing import Residues
 from silomix.runtime.core.plan import FAST_RANGE, Encoding, Level, Plan, Quantiser, plan
 from silomix.runtime.core.residue import EXACT, decode_mean, decode_sum, encode
 
@@ -254,45 +255,6 @@ MODULI = (
 )
 
 
-@pytest.mark.parametrize("m", MODULI)
-def test_sums_and_differences_modulo_m(m: int) -> None:
-    p = with_moduli(m)
-    kind = residue_dtype(reference.width_of(m))
-    assert kind is (np.uint16 if m <= 2**15 else np.uint32)
-    rng = Random(m)
-    edges = sorted({0, 1, m // 2, (m + 1) // 2, m - 2, m - 1} & set(range(m)))
-    pairs = [(a, b) for a in edges for b in edges] + [(rng.randrange(m), rng.randrange(m)) for _ in range(100)]
-    a: Residues = np.array([[x for x, _ in pairs]], kind)
-    b: Residues = np.array([[y for _, y in pairs]], kind)
-    total = a.copy()
-    residue.add(total, b, p)
-    assert total[0].tolist() == [(x + y) % m for x, y in pairs]
-    residue.subtract(total, b, p)
-    assert np.array_equal(total, a)
-    residue.subtract(total, b, p)
-    assert total[0].tolist() == [(x - y) % m for x, y in pairs]
-    residue.negate_residues(total[0], m)
-    assert total[0].tolist() == [(y - x) % m for x, y in pairs]
-
-
-def test_every_pair_of_residues_of_small_moduli() -> None:
-    for m in range(2, 20):
-        a, b = (grid.reshape(1, -1).astype(np.uint16) for grid in np.meshgrid(np.arange(m), np.arange(m)))
-        total, rest = a.copy(), a.copy()
-        residue.add(total, b, with_moduli(m))
-        residue.subtract(rest, b, with_moduli(m))
-        assert np.array_equal(total, (a + b) % m)
-        assert np.array_equal(rest, (a + m - b) % m)
-
-
-@pytest.mark.parametrize("shape", [(2, 9), (2, 11), (1, 10), (3, 10)])
-def test_sums_of_other_shapes_are_refused(shape: tuple[int, int]) -> None:
-    p = PLANS["counts r=4"]
-    for operation in (residue.add, residue.subtract):
-        with pytest.raises(ValueError, match="do not go into a sum"):
-            operation(residue.zeros(p, 10), np.zeros(shape, np.uint16), p)
-
-
 @pytest.mark.parametrize("value", [0, 1, 100, 10**9, -1, -512])
 def test_an_integer_at_a_place(value: int) -> None:
     p = PLANS["weights"]
@@ -307,8 +269,8 @@ def times(rows: Residues, n: int, p: Plan) -> Residues:
     power = rows.copy()
     while n:
         if n & 1:
-            residue.add(total, power, p)
-        residue.add(power, power.copy(), p)
+            add_up(total, power, p)
+        add_up(power, power.copy(), p)
         n >>= 1
     return total
 
@@ -332,7 +294,7 @@ def test_the_papers_table_for_more_clients_up_to_its_extremes(n: int, r: int, le
     for extra in (1, -1):
         step = times(residues_of([extra], p), 1, p)
         beyond = total[:, :1].copy() if extra > 0 else total[:, 1:2].copy()
-        residue.add(beyond, step, p)
+        add_up(beyond, step, p)
         with pytest.raises(PeerFault) as fault:
             decode_mean(beyond, p, 1.0, n)
         assert fault.value.reason is Reason.OUT_OF_RANGE
@@ -486,6 +448,6 @@ def test_the_sum_of_silos_is_the_sum_of_their_integers(name: str, silos: int, se
         weight = rng.randint(1, p.weight_levels)
         values = [rng.uniform(-1.1, 1.1) * bound for _ in range(17)]
         rows, _ = encode(np.array(values), bound, p, weight=weight)
-        residue.add(total, rows, p)
+        add_up(total, rows, p)
         exact = [s + weight * reference.quantise(x, bound, p.v)[0] for s, x in zip(exact, values, strict=True)]
     assert decode_sum(total, p).tolist() == exact

@@ -546,6 +546,27 @@ def test_what_was_released_stays_so_and_the_silo_sits_out() -> None:
     assert hop.refuses(HeaderIn(headers(m, f)[1], "silo-2")) is Reason.SEAL_BROKEN
 
 
+def test_a_header_without_a_body_is_dropped_after_the_close_too() -> None:
+    f = federation(5, quorum=0.8)
+    hop, m = opened(f=f)
+    of = headers(m, f)
+    hop.feed(HeaderIn(of[4], "silo-5"))
+    assert released(hop.submit(*of[:4])) == f.silo_names[:4]
+    assert hop.feed(Unfit(m.digest, "silo-5")) == [Drop("silo-5")]
+    assert hop.core.released[1].silos == f.silo_names[:4]
+
+
+def test_an_attempt_that_cannot_end_well_is_given_up_at_once() -> None:
+    """The round was released for a cohort with a silo that sits out: there is nothing to wait for."""
+    f = federation(5)
+    hop, m = opened(f=f)
+    hop.submit(*headers(m, f))
+    hop.feed(Unfit(m.digest, "silo-2"))
+    assert [type(e) for e in hop.open(manifest(f, 1, 2))] == [Begin, Abort]
+    assert hop.refuses(HeaderIn(headers(manifest(f, 1, 2), f)[0], "silo-1")) is Reason.COHORT_CLOSED
+    assert [type(e) for e in hop.open(manifest(f, 2))] == [Remember, Begin]
+
+
 def test_nobody_else_is_left_out() -> None:
     hop, m = opened()
     assert hop.refuses(Unfit(m.digest, "nobody")) is Reason.NOT_INVITED

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.adding import add_up
 from tests.nodes.federations import PARAMETERS, assert_model, make, model_of, run, shuffler, until
 from tests.nodes.toy import Toy
 
@@ -159,7 +160,7 @@ def test_the_aggregator_sees_one_vector_a_round_and_of_silos_their_presence(tmp_
     vector = _unpacked(federation, [m.chunk for m in sums if isinstance(m, services_pb2.RelayFrame)])
     total = residue.zeros(federation.plan, PARAMETERS)
     for index in range(4):
-        residue.add(total, _plain(federation, index), federation.plan)
+        add_up(total, _plain(federation, index), federation.plan)
         assert (vector != _plain(federation, index)).mean() > 0.9
     assert (vector != total).mean() > 0.9  # the last hop does not know the sum either
 
