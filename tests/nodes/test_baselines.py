@@ -58,26 +58,26 @@ def owners(rows: np.ndarray, plain: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("granularity", FLOATS)
 @pytest.mark.parametrize("hops", [1, 3])
 def test_the_aggregator_sees_every_value_of_every_silo(tmp_path: Path, granularity: Granularity, hops: int) -> None:
-    found = held(tmp_path / "f", granularity, hops, rounds=2)
-    assert [e.round for e in found] == [1, 2]
+    found = held(tmp_path / "f", granularity, hops, rounds=4)
+    assert [e.round for e in found] == [1, 2, 3, 4]
+    wholes = []
     for e in found:
         plain = updates(e.round)
         assert e.rows is not None
         assert e.rows.shape == plain.shape
         assert np.allclose(np.sort(e.rows, axis=0), np.sort(plain, axis=0), atol=1e-6)
         owner = owners(e.rows, plain)
-        whole = (owner == owner[:, :1]).all()
+        wholes.append(bool((owner == owner[:, :1]).all()))
+        assert e.attributed is (granularity is Granularity.NONE)
         if granularity is Granularity.NONE:
             assert (owner == np.arange(4)[:, None]).all()
-            assert e.attributed
-        else:
-            assert not e.attributed
-            assert whole == (granularity is Granularity.MODEL)
         if granularity is Granularity.LAYER:
             a, b = owner[:, : PARAMETERS - 7], owner[:, PARAMETERS - 7 :]
             assert (a == a[:, :1]).all()
             assert (b == b[:, :1]).all()
         assert e.sums is None
+    # Two layers may be dealt alike by chance, once in 24 rounds, and hardly in four rounds running.
+    assert all(wholes) == (granularity in (Granularity.NONE, Granularity.MODEL))
 
 
 def test_unary_shows_the_sums_of_residues_without_reduction(tmp_path: Path) -> None:
