@@ -430,9 +430,11 @@ class Bench:
             for lap in range(repeats + 1):
                 for arm in arms:
                     bar.update(task, description=arm)
-                    if arm in homes:
+                    if arm in homes and not lap:
                         await self.until(partial(self._all_ready, arm, lap), START_S)
                     figures = await self._lap(arm, clients)
+                    if arm in homes and lap < repeats:  # its next round is prepared before another arm is timed
+                        await self.until(partial(self._all_ready, arm, lap + 1), START_S)
                     if lap:  # the first lap warms everything up
                         times[arm].append(figures)
                     bar.advance(task)
