@@ -88,10 +88,9 @@ def _bodies(truth: Truth, codec: Codec) -> list[Bytes]:
 
 
 def _add_up(bodies: list[Bytes], codec: Codec) -> Bytes:
-    layout, total = codec.layout, codec.layout.body()
+    total = codec.layout.body()
     for body in bodies:
-        for i in range(layout.chunks):
-            layout.add(total, i, layout.planes(layout.part(body, i).data, i))
+        codec.layout.add_body(total, body)
     return total
 
 

@@ -42,8 +42,7 @@ class Sums:
 
     def mean(self, model: Tensors, round_: int, updates: Iterable[Update], clips: Clips, lap: Lap) -> Aggregate:
         """Return the mean of the updates, by way of the sum of their integers."""
-        layout = self.codec.layout
-        total = layout.body()
+        total = self.codec.layout.body()
         seeds: list[tuple[MaskContext, Secret]] = []
         contexts = self._contexts(model, round_) if self.masked else []
         silos = 0
@@ -58,8 +57,7 @@ class Sums:
             for context in contexts:
                 seeds.append((context, Secret.draw(rng)))
                 self._mask(body, *seeds[-1], 1)
-            for i in range(layout.chunks):
-                layout.add(total, i, layout.planes(layout.part(body, i).data, i))
+            self.codec.layout.add_body(total, body)
             lap("mask")
         for context, secret in seeds:
             self._mask(total, context, secret, -1)

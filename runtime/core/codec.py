@@ -190,6 +190,11 @@ class Layout:
         """Add one packed chunk to a body. A chunk that is refused leaves the body as it was."""
         self.sum(self.part(body, index), self.check(index, planes), slice_bytes(self.length(index)))
 
+    def add_body(self, body: Bytes, other: Bytes) -> None:
+        """Add a whole body to another one."""
+        for i in range(self.chunks):
+            self.add(body, i, self.planes(self.part(other, i).data, i))
+
     def sum(self, part: Bytes, planes: Sequence[Bytes], size: int) -> None:
         """Add planes that were checked, with slices of `size` bytes, to a chunk."""
         sizes = [size * width for width in self.plan.widths]

@@ -182,25 +182,31 @@ def _unpack(raw: Bytes, width: int, out: Residues) -> None:
 
 
 @compiled
-def _first_at_least(raw: Bytes, size: int, width: int, gap: int) -> int:
-    """Return the position of the first value that is 2^width - gap or more, or -1: gap added to it carries.
+def carries(raw: Bytes, at: int, size: int, width: int, number: int, carry: Bytes) -> None:
+    """Say which residues of a block carry out of the width if a number is added: those of 2^width - number or more.
 
-    The carry of a sum with a constant, bit by bit: where the constant has a one it is (bit or carry), else (bit and
-    carry).
+    The block is as long as `carry` and begins at raw[at] in the first slice. Bit by bit, the carry of a sum with a
+    constant is (bit or carry) where the constant has a one, else (bit and carry).
     """
+    carry[:] = 0
+    for b in range(width):
+        bits = raw[at + b * size : at + b * size + len(carry)]
+        if number >> b & 1:
+            for i in range(len(carry)):
+                carry[i] = np.uint8(carry[i] | bits[i])
+        else:
+            for i in range(len(carry)):
+                carry[i] = np.uint8(carry[i] & bits[i])
+
+
+@compiled
+def _first_at_least(raw: Bytes, size: int, width: int, gap: int) -> int:
+    """Return the position of the first value that is 2^width - gap or more, or -1: gap added to it carries."""
     block = np.empty(1024, np.uint8)
     for start in range(0, size, len(block)):
         n = min(len(block), size - start)
         carry = block[:n]
-        carry[:] = 0
-        for b in range(width):
-            bits = raw[b * size + start : b * size + start + n]
-            if gap >> b & 1:
-                for i in range(n):
-                    carry[i] = np.uint8(carry[i] | bits[i])
-            else:
-                for i in range(n):
-                    carry[i] = np.uint8(carry[i] & bits[i])
+        carries(raw, start, size, width, gap, carry)
         any_ = np.uint8(0)
         for i in range(n):
             any_ |= carry[i]

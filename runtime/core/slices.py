@@ -8,7 +8,7 @@ exactly if it carries out of the width when 2^w - m is added to it; there, that 
 import numpy as np
 
 from silomix.runtime.core.kernels import compiled, load_word, lowest_bit
-from silomix.runtime.core.packing import Bytes
+from silomix.runtime.core.packing import Bytes, carries
 
 BLOCK = 1024
 """Bytes of each slice that are worked on at a time: those of two planes fit in the first-level cache."""
@@ -17,11 +17,11 @@ BLOCK = 1024
 @compiled
 def add_plane(acc: Bytes, at: int, plane: Bytes, first: int, size: int, modulus: int, width: int) -> None:
     """Add one plane, which begins at plane[first], to one of the same shape at acc[at]: slices of `size` bytes each."""
-    carries, overs = np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.uint8)
+    kept, overs = np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.uint8)
     gap = (1 << width) - modulus
     for start in range(0, size, BLOCK):
         n = min(BLOCK, size - start)
-        carry, over = carries[:n], overs[:n]
+        carry, over = kept[:n], overs[:n]
         carry[:] = 0
         for b in range(width):
             a = acc[at + b * size + start : at + b * size + start + n]
@@ -32,15 +32,7 @@ def add_plane(acc: Bytes, at: int, plane: Bytes, first: int, size: int, modulus:
                 a[i] = np.uint8(t ^ c)
                 carry[i] = np.uint8(np.uint8(x & y) | np.uint8(t & c))
         if gap:
-            over[:] = 0
-            for b in range(width):
-                a = acc[at + b * size + start : at + b * size + start + n]
-                if gap >> b & 1:
-                    for i in range(n):
-                        over[i] = np.uint8(over[i] | a[i])
-                else:
-                    for i in range(n):
-                        over[i] = np.uint8(over[i] & a[i])
+            carries(acc, at + start, size, width, gap, over)
             for i in range(n):
                 over[i] |= carry[i]
             _add_where(acc, at + start, size, width, gap, over, carry)
@@ -94,19 +86,11 @@ def redraw(plane: Bytes, first: int, n: int, modulus: int, width: int, spare: By
     if gap == 0:
         return True
     size, used = (n + 7) // 8, 0
-    carries = np.empty(BLOCK, np.uint8)
+    kept = np.empty(BLOCK, np.uint8)
     for start in range(0, size, BLOCK):
         length = min(BLOCK, size - start)
-        carry = carries[:length]
-        carry[:] = 0
-        for b in range(width):
-            bits = plane[first + b * size + start : first + b * size + start + length]
-            if gap >> b & 1:
-                for i in range(length):
-                    carry[i] = np.uint8(carry[i] | bits[i])
-            else:
-                for i in range(length):
-                    carry[i] = np.uint8(carry[i] & bits[i])
+        carry = kept[:length]
+        carries(plane, first + start, size, width, gap, carry)
         for eight in range(0, length, 8):
             if eight + 8 <= length:
                 word = load_word(carry, eight)

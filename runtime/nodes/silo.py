@@ -315,4 +315,7 @@ class _Masking:
             return self._body[at : at + size]
         with open(self._path, "rb") as frozen:  # anew for each chunk: a call may end between any two
             frozen.seek(at)
-            return np.frombuffer(frozen.read(size), np.uint8)
+            part = frozen.read(size)
+        if len(part) != size:
+            raise OSError(f"{self._path} ends early: delete it, and the round is trained again")
+        return np.frombuffer(part, np.uint8)

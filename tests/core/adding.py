@@ -8,7 +8,6 @@ from silomix.runtime.core.plan import Plan
 def add_up(total: Residues, rows: Residues, p: Plan) -> None:
     """Add rows of residues, one for each plane, to a sum."""
     shape = Layout(p, total.shape[1])
-    body, packed = shape.pack(total), shape.pack(rows)
-    for i in range(shape.chunks):
-        shape.add(body, i, shape.planes(shape.part(packed, i).data, i))
+    body = shape.pack(total)
+    shape.add_body(body, shape.pack(rows))
     total[:] = shape.residues(body)
