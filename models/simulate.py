@@ -110,7 +110,6 @@ def simulate(
 
 def pretend(policy: Policy, silos: int, seed: int, hops: int = HOPS) -> Federation:
     """Make a federation of nodes that do not exist, named as `silomix init` names them, with keys made of the seed."""
-    hop_names = tuple(f"shuffler-{i}" for i in range(1, hops + 1))
     silo_names = [f"silo-{i:0{max(2, len(str(silos)))}}" for i in range(1, silos + 1)]
 
     def member(name: str) -> Member:
@@ -119,9 +118,8 @@ def pretend(policy: Policy, silos: int, seed: int, hops: int = HOPS) -> Federati
     return Federation(
         "simulated",
         member("aggregator"),
-        tuple(member(name) for name in hop_names),
+        tuple(member(f"shuffler-{i}") for i in range(1, hops + 1)),
         tuple(member(name) for name in silo_names),
-        hop_names,
         policy,
     )
 

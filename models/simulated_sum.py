@@ -14,7 +14,7 @@ from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Rng, Secret, mask_stream
 from silomix.runtime.core.packing import Bytes
-from silomix.runtime.modelfile import model_digest, write_model
+from silomix.runtime.modelfile import model_digest
 
 Update = tuple[int, dict[str, Array], int]
 """What a silo sends: its number, its update, its weight."""
@@ -77,7 +77,7 @@ class Sums:
 
     def _contexts(self, model: Tensors, round_: int) -> list[MaskContext]:
         """What the masks of each layer are bound to: the hops' layers, and the aggregator's."""
-        digests = (model_digest(write_model(self.schema, model)), self.schema.digest, self.codec.plan.digest)
+        digests = (model_digest(self.schema, model), self.schema.digest, self.codec.plan.digest)
         layers = [*range(1, len(self.federation.chain) + 1), AGGREGATOR]
         chunk = self.codec.chunk_parameters
         return [MaskContext(self.federation.digest, round_, 1, layer, *digests, chunk) for layer in layers]

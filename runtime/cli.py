@@ -18,10 +18,11 @@ from rich.table import Table
 from silomix.attacks import cli as attacks_cli
 from silomix.models import cli as models_cli
 from silomix.runtime import cli_deploy, cli_nodes
+from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.errors import Fault, Reason, UserError
 from silomix.runtime.core.plan import Level, Quantiser
 from silomix.runtime.paper_tables import Comparison, Mark, Number, PaperReport, Section, paper_report
-from silomix.runtime.plan_report import DEFAULT_MODEL, MODELS, Model, PlanReport, report
+from silomix.runtime.plan_report import DEFAULT_CHAIN, DEFAULT_MODEL, MODELS, Model, PlanReport, report
 
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
@@ -53,14 +54,27 @@ examples:
 """
 PLAN_EPILOG = """\
 A policy holds when the moduli multiply to at least 2 n W v + 1 (n silos, W weight levels, v = 10^r - 1), times
-2^headroom. Bits are those of one silo for one parameter; bytes are one silo's model, without framing.
+2^headroom. A chain of at least M of K hops holds against 2M - K - 1 that collude with the aggregator, and can
+be formed without K - M. Bits are those of one silo for one parameter; bytes are one silo's model, without framing.
 
 examples:
   silomix plan --silos 10 --precision 4
+  silomix plan --shufflers 5 --minimum-hops 4
   silomix plan --silos 10 --quantiser int8 --parameters 110000000
   silomix plan --paper --json
 """
-POLICY = ("silos", "precision", "level", "weight_levels", "headroom", "quantiser", "model", "parameters")
+POLICY = (
+    "silos",
+    "precision",
+    "level",
+    "shufflers",
+    "minimum_hops",
+    "weight_levels",
+    "headroom",
+    "quantiser",
+    "model",
+    "parameters",
+)
 """What --paper does not take: it has policies of its own."""
 
 
@@ -119,6 +133,8 @@ def make_parser() -> argparse.ArgumentParser:
     levels = [str(level) for level in Level]
     cmd.add_argument("--level", choices=levels, help="whom a silo has to trust (default: semi-honest)")
     cmd.add_argument("--weight-levels", type=int, metavar="W", help="weights run from 1 to W (default: 1, plain mean)")
+    cmd.add_argument("--shufflers", type=int, metavar="K", help="hops in the pool (default: 3)")
+    cmd.add_argument("--minimum-hops", type=int, metavar="M", help="hops that a chain has at least (default: all)")
     cmd.add_argument("--headroom", type=int, metavar="BITS", help="spare range, so that an overflow shows (default: 0)")
     quantisers = [str(quantiser) for quantiser in Quantiser]
     cmd.add_argument("--quantiser", choices=quantisers, help="float to integer (default: decimal)")
@@ -216,6 +232,7 @@ def _plan(args: argparse.Namespace) -> int:
             args.fail(f"--paper shows the paper's own policies: leave out {flags}")
         result = paper_report()
     else:
+        pool = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
         result = report(
             10 if args.silos is None else args.silos,
             4 if args.precision is None else args.precision,
@@ -224,6 +241,7 @@ def _plan(args: argparse.Namespace) -> int:
             args.headroom or 0,
             Quantiser(args.quantiser or Quantiser.DECIMAL),
             Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL],
+            ChainRule(pool, args.minimum_hops or pool),
         )
     if args.json:
         sys.stdout.write(json.dumps(result.as_json()) + "\n")
@@ -274,10 +292,12 @@ def _print_table(console: Console, title: str, columns: dict[str, str], rows: It
 
 def _print_plan(console: Console, result: PlanReport) -> None:
     policy, model = result.policy, result.model
+    chain = ChainRule(result.chain["pool"], result.chain["minimum"])
     digits = "int8" if policy["quantiser"] == Quantiser.INT8 else f"r = {policy['precision']}"
     title = (
         f"{policy['silos']} silos, {digits}, level {policy['level']}, weight levels {policy['weight_levels']}, "
         f"headroom {policy['headroom']} bits: {policy['sums']} sums to tell apart\n"
+        f"chain of {chain.minimum} or more of {chain.pool} hops: {chain.sentence()}\n"
         f"{model.name or 'model'}, {model.parameters:,} parameters"
     )
     columns = {"encoding": "", "moduli": "", "bits": "right", "expansion": "right", "bytes": "right", "how": ""}

@@ -40,6 +40,9 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("directory", type=Path, help="where to; must be empty or absent")
     cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
     cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument(
+        "--minimum-hops", type=int, default=0, metavar="M", help="hops that a chain has at least (default: all)"
+    )
     cmd.add_argument("--name", default="local", help="name of the federation (default: %(default)s)")
     cmd.add_argument("--host", default="127.0.0.1", help="where nodes are reached; {name} stands for the node's name")
     cmd.add_argument("--listen-host", default="", help="where nodes listen, if not at --host, such as 0.0.0.0")
@@ -129,6 +132,7 @@ def _init(args: argparse.Namespace) -> int:
         granularity=Granularity(args.granularity),
         weight_levels=args.weight_levels,
         minimum_cohort=args.minimum_cohort,
+        minimum_hops=args.minimum_hops,
         deadline_s=args.deadline_s,
         chunk_parameters=chunk_for(args.silos if args.granularity == Granularity.SUM else MAX_SILOS),
     )
@@ -160,6 +164,8 @@ def _init(args: argparse.Namespace) -> int:
         out("WARNING: no TLS. Anybody on the network can read and forge everything. For experiments only.\n")
     out(f"{args.directory}: {args.silos} silos, {args.shufflers} shufflers, one aggregator\n")
     out(f"federation digest {federation.digest.hex()[:16]}, {federation.plan.packed_bits} bits per parameter\n")
+    rule = federation.chain_rule
+    out(f"chain of {rule.minimum} or more of {rule.pool} hops: {rule.sentence()}\n")
     out("run each node with:\n")
     for name in (*federation.chain, federation.aggregator.name, *federation.silo_names):
         role = name.partition("-")[0]

@@ -250,11 +250,10 @@ GROUP = Kind(
 
 FEDERATION_KEYS: Mapping[str, Key] = {
     "name": Key(NAME, "Name of the federation.", required=True),
-    "chain": Key(NAMES, "Shufflers that bodies pass, in this order; the rest of the pool stand by.", required=True),
     "tls": Key(TABLE, "What nodes trust each other's certificates by.", required=True),
     "policy": Key(TABLE, "What the owners agreed on.", required=True),
     "aggregator": Key(TABLE, "Announces rounds and decodes sums.", required=True),
-    "shufflers": Key(TABLES, "The pool of hops.", required=True),
+    "shufflers": Key(TABLES, "The pool of hops, in the order in which bodies pass them.", required=True),
     "silos": Key(TABLES, "The roster: who may train.", required=True),
 }
 
@@ -305,7 +304,11 @@ POLICY_KEYS: Mapping[str, Key] = {
         _whole(LEAST_COHORT, MAX_SILOS), "Silos that a released sum holds at least. Every hop counts for itself."
     ),
     "quorum": Key(SHARE, "Share of the invited silos that closes the cohort before the deadline."),
-    "minimum_hops": Key(_whole(1, MAX_SHUFFLERS), "Hops that a chain has at least, also when it is formed anew."),
+    "minimum_hops": Key(
+        _whole(0, MAX_SHUFFLERS),
+        "Hops that a chain has at least; 0 for the whole pool. With m of p hops a round holds against 2m - p - 1 that "
+        "collude with the aggregator.",
+    ),
     "deadline_s": Key(SECONDS, "Seconds that silos have to train and submit, from the announcement."),
     "release_s": Key(SECONDS, "Seconds that the chain has to deliver after the cohort has closed."),
     "attempts": Key(_whole(1, 100), "Tries at a round before it is abandoned."),
@@ -392,7 +395,6 @@ _PLACES = {
     **dict.fromkeys(TLS_KEYS, "[tls]"),
     **dict.fromkeys(POLICY_KEYS, "[policy]"),
     "address": "[aggregator] or [[shufflers]]",
-    "chain": "the top of the file, above the first [table]",
 }
 """Where a key of the federation file belongs: TOML puts a key under whichever header stands above it."""
 
@@ -490,7 +492,6 @@ def parse_federation(text: str, file: Path, anchor: bytes | None = None) -> Fede
         aggregator=Member(**where.under("aggregator").take(top["aggregator"], MEMBER_KEYS)),
         shufflers=_members(where, "shufflers", top["shufflers"], MEMBER_KEYS),
         silos=_members(where, "silos", top["silos"], SILO_KEYS),
-        chain=top["chain"],
         policy=policy,
         anchor=_anchor(where.under("tls"), top["tls"], anchor),
     )
@@ -542,12 +543,6 @@ def _check_roster(where: _Where, federation: Federation) -> None:
     ):
         if not least <= found <= most:
             raise where.wrong(table, f"found {found}; give {least} to {most} [[{table}]]")
-    _check_pool(where, "chain", federation.chain, federation)
-    if len(federation.chain) < federation.policy.minimum_hops:
-        raise where.wrong(
-            "chain",
-            f"found {len(federation.chain)} hops; give at least policy.minimum_hops = {federation.policy.minimum_hops}",
-        )
 
 
 def _check_pool(where: _Where, key: str, hops: Iterable[str], federation: Federation) -> None:
@@ -562,6 +557,8 @@ def _check_pool(where: _Where, key: str, hops: Iterable[str], federation: Federa
 def _check_policy(where: _Where, federation: Federation) -> None:
     """Check what one key alone cannot tell."""
     policy, silos = federation.policy, len(federation.silos)
+    if problem := federation.chain_rule.problem:
+        raise where.wrong("minimum_hops", f"found {policy.minimum_hops}: {problem}; give 0 for the whole pool")
     if policy.level is Level.MALICIOUS:
         raise where.wrong("level", 'found "malicious", which is not available yet; give "semi-honest" or "trusted"')
     if policy.minimum_cohort > silos:

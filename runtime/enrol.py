@@ -116,7 +116,6 @@ def init(
         aggregator=members["aggregator"],
         shufflers=tuple(members[hop] for hop in hops),
         silos=tuple(members[silo] for silo in trainers),
-        chain=tuple(hops),
         policy=policy,
         anchor=authority.anchor if authority else b"",
     )
@@ -360,9 +359,6 @@ def _federation_lines(federation: Federation) -> Iterator[str]:
     yield ""
     yield f"name = {_toml(federation.name)}"
     yield ""
-    yield "# Shufflers that bodies pass, in this order. The rest of the pool stand by."
-    yield f"chain = {_toml(federation.chain)}"
-    yield ""
     yield "[tls]"
     if federation.anchor:
         yield "# Certificates of the CAs that vouch for nodes. Each node needs a copy of this file, beside this one."
@@ -377,6 +373,8 @@ def _federation_lines(federation: Federation) -> Iterator[str]:
             yield from _entry(key, name, getattr(federation.policy, name))
     yield from _options("policy.task_options", POLICY_KEYS["task_options"], federation.policy.task_options)
     yield from _member("[aggregator]", federation.aggregator)
+    yield ""
+    yield "# The pool of hops. Bodies pass them in this order."
     for member in federation.shufflers:
         yield from _member("[[shufflers]]", member)
     for member in federation.silos:

@@ -4,7 +4,6 @@ The schema gives the order of the vector, which safetensors does not keep. So th
 knowing what it is, and needs no torch.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, cast
@@ -13,6 +12,7 @@ import numpy as np
 import safetensors
 
 from silomix.runtime.core.codec import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
+from silomix.runtime.core.digest import digest, fast_hash
 from silomix.runtime.core.errors import LocalFault, Reason
 
 _SCHEMA = "silomix.schema"
@@ -66,6 +66,11 @@ def _row(name: object, shape: object, dtype: object, buffer: object) -> TensorSp
     return TensorSpec(name, tuple(sizes), Dtype(str(dtype)), buffer)
 
 
-def model_digest(data: bytes) -> bytes:
-    """What a manifest names a model by."""
-    return hashlib.sha256(data).digest()
+def model_digest(schema: Schema, tensors: Mapping[str, Array]) -> bytes:
+    """What a manifest names a model by: its schema and the bits of its values.
+
+    Two files that differ in anything else, such as their metadata, are one model: else the aggregator could offer the
+    same model twice under two names, and learn a silo's update from two sums.
+    """
+    values = (np.ascontiguousarray(tensors[t.name]).reshape(-1).view(np.uint8).data for t in schema.tensors)
+    return digest("model", schema.digest, *(fast_hash(value) for value in values))

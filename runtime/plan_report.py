@@ -7,6 +7,8 @@ The JSON of ``silomix plan --json`` is stable: fields are added, never renamed.
 
     policy  {silos, precision, level, weight_levels, headroom, quantiser, largest_value, sums}
             `sums` is how many different sums must be told apart: 2 n W v + 1, before headroom
+    chain   {pool, minimum, colluding, lost}: the hops, how many of them a chain has at least, how many may collude
+            with the aggregator, how many may be lost
     model   {name, parameters}; the name is null for a bare --parameters
     rows    [{encoding, moduli, bits_per_parameter, expansion, bytes, note}], one of each `Sending`, in that order;
             `moduli` is empty where there are none, `expansion` is against 32 bits, `bytes` is one silo's model
@@ -18,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from silomix.runtime.core.chain import ChainRule
+from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
 
 VANILLA_BITS = 32
@@ -59,6 +63,8 @@ MODELS = {
 }
 """The paper's models: the first three as its table of computation times counts them, and the 60-200-10 perceptron."""
 DEFAULT_MODEL = "resnet18"
+DEFAULT_CHAIN = ChainRule(3, 3)
+"""Three hops, all of them in every chain."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class PlanReport:
     """All rows for one policy and one model."""
 
     policy: dict[str, int | str]
+    chain: dict[str, int]
     model: Model
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -109,8 +116,11 @@ def report(
     headroom: int = 0,
     quantiser: Quantiser = Quantiser.DECIMAL,
     model: Model = MODELS[DEFAULT_MODEL],
+    chain: ChainRule = DEFAULT_CHAIN,
 ) -> PlanReport:
     """Compute the rows for a policy. Raises the plan's own fault if the policy cannot hold."""
+    if chain.problem:
+        raise LocalFault(Reason.WRONG_CHAIN, chain.problem)
 
     def planned(encoding: Encoding) -> Plan:
         return plan(silos, precision, encoding, level, weight_levels, headroom, quantiser)
@@ -144,7 +154,8 @@ def report(
         "largest_value": counts.v,
         "sums": 2 * counts.limit + 1,
     }
-    return PlanReport(policy, model, rows, tuple(_notes(counts, c)))
+    numbers = {"pool": chain.pool, "minimum": chain.minimum, "colluding": chain.colluding, "lost": chain.lost}
+    return PlanReport(policy, numbers, model, rows, tuple(_notes(counts, c)))
 
 
 def _notes(counts: Plan, c: int) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 
+from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.noise import Noise
@@ -77,7 +78,8 @@ class Policy:
     """Silos that a sum holds at least. Every hop counts for itself."""
     quorum: float = 1.0
     """Share of the invited silos that closes the cohort before the deadline."""
-    minimum_hops: int = 1
+    minimum_hops: int = 0
+    """Hops that a chain has at least; 0 for the whole pool. core/chain.py says what it holds against."""
     deadline_s: int = 600
     """Seconds that silos have to train and submit, from the announcement."""
     release_s: int = 120
@@ -156,8 +158,8 @@ class Federation:
     name: str
     aggregator: Member
     shufflers: tuple[Member, ...]
+    """The pool of hops, in the order in which a chain passes them."""
     silos: tuple[Member, ...]
-    chain: tuple[str, ...]
     policy: Policy
     anchor: bytes = b""
     """The TLS trust anchor, PEM; empty for a federation that was made without TLS."""
@@ -165,7 +167,7 @@ class Federation:
     @cached_property
     def digest(self) -> bytes:
         """What every manifest carries, and every node compares with its own."""
-        parts: list[str | bytes | int] = [self.name, self.anchor, self.policy.canonical(), len(self.chain), *self.chain]
+        parts: list[str | bytes | int] = [self.name, self.anchor, self.policy.canonical()]
         for member in (self.aggregator, *self.shufflers, *self.silos):
             parts += [member.name, member.key, member.address]
         return digest("federation", *parts, len(self.shufflers), len(self.silos))
@@ -177,6 +179,16 @@ class Federation:
         largest = silos * p.weight_levels * largest_value(min(p.precision, 100), p.quantiser)
         headroom = p.headroom + p.noise.headroom(silos, largest)
         return plan(silos, p.precision, p.encoding, p.level, p.weight_levels, headroom, p.quantiser)
+
+    @cached_property
+    def chain(self) -> tuple[str, ...]:
+        """The hops that bodies pass: the whole pool."""
+        return tuple(s.name for s in self.shufflers)
+
+    @cached_property
+    def chain_rule(self) -> ChainRule:
+        """How many hops a chain must have, and what that holds against."""
+        return ChainRule(len(self.shufflers), self.policy.minimum_hops or len(self.shufflers))
 
     @cached_property
     def members(self) -> dict[str, Member]:

@@ -77,13 +77,14 @@ def check_round(round_: int, federation: Federation) -> None:
 
 
 def _check_chain(manifest: Manifest, federation: Federation) -> None:
-    pool = {s.name for s in federation.shufflers}
-    chain = manifest.chain
-    if len(set(chain)) != len(chain) or not set(chain) <= pool or len(chain) < federation.policy.minimum_hops:
+    """Hold the aggregator to the agreed chain: were it to choose, it would choose hops that collude with it."""
+    least = federation.chain_rule.minimum
+    in_order = tuple(hop for hop in federation.chain if hop in manifest.chain)
+    if manifest.chain != in_order or len(in_order) < least:
         raise PeerFault(
             Reason.WRONG_CHAIN,
-            f"the chain {', '.join(chain) or 'is empty'}: it needs {federation.policy.minimum_hops} or more hops, "
-            "all from the pool, none twice",
+            f"the chain {', '.join(manifest.chain) or 'is empty'}: it needs {least} or more hops of "
+            f"{', '.join(federation.chain)}, in that order",
         )
 
 

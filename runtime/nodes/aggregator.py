@@ -63,6 +63,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.models.mkdir(parents=True, exist_ok=True)
         self.data = self._load(newest)
         self.schema, self.tensors = read_model(self.data)
+        self.model = model_digest(self.schema, self.tensors)
         self.optimiser = self.federation.policy.optimiser
         self.moments = self._load_moments(newest, made)
         options = {**self.federation.policy.task_options}
@@ -126,7 +127,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
-            await self.step(core.Start(model_digest(self.data), self.schema, self.clock()))
+            await self.step(core.Start(self.model, self.schema, self.clock()))
             await self.keep_time(core.Tick, lambda: self.core.phase == "finished")
             await (self.stopping.wait() if self.config.linger else asyncio.sleep(FAREWELL_S))
         finally:
@@ -330,7 +331,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         except PeerFault as fault:  # out of range: nothing is published, and the chain is told
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
             return fault
-        digest = model_digest(data)
+        digest = await self.work(model_digest, manifest.schema, tensors)
         await self.work(write_atomically, self._model_path(digest), data)
         kept = self._moments_path(digest, manifest.round)
         await self.work(self._keep_moments, kept, moments)
@@ -352,7 +353,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async with self.lock:
             effects = self.core.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
             if effects:  # else its round was abandoned meanwhile, and the old model stays
-                self.data, self.tensors, self.moments = data, tensors, moments
+                self.data, self.tensors, self.moments, self.model = data, tensors, moments, digest
                 await self._done(done)
                 self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
                 self._account(manifest)
@@ -410,6 +411,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             history=self.history[-100:],
         )
 
+    def silo(self, context: Context) -> str:
+        """Who calls, if it is a silo: a hop that had two models in a row would have the sum between them."""
+        peer = self.caller(context)
+        if peer not in self.federation.silo_names:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{peer} is not a silo: models are for silos", peer=peer)
+        return peer
+
     async def news(self, peer: str) -> AsyncIterator[services_pb2.Announcement]:
         """Yield what is announced, the attempt that is open first, and count who listens."""
         self.present[peer] = self.present.get(peer, 0) + 1
@@ -443,7 +451,7 @@ class _Service:
     ) -> AsyncIterator[services_pb2.Announcement]:
         node = self.node
         try:
-            peer, stream = node.caller(context), node.stream()
+            peer, stream = node.silo(context), node.stream()
             node.seen("received", peer, "Watch", stream, request)
             if request.federation_digest != node.federation.digest:
                 raise PeerFault(Reason.WRONG_FEDERATION, f"{peer} has another federation file than the aggregator")
@@ -460,10 +468,10 @@ class _Service:
     ) -> AsyncIterator[services_pb2.ModelPart]:
         node = self.node
         try:
-            peer, stream = node.caller(context), node.stream()
+            peer, stream = node.silo(context), node.stream()
             node.seen("received", peer, "GetModel", stream, request)
             data = node.data
-            if request.model_digest != model_digest(data):
+            if request.model_digest != node.model:
                 raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
             for start in range(0, len(data), PART_BYTES):
                 part = services_pb2.ModelPart(total_bytes=len(data), data=data[start : start + PART_BYTES])

@@ -148,8 +148,8 @@ class SiloNode(Node):
         path = self._path(manifest)
         if path.exists() or (self._body is not None and self._body[0] == path):
             return
-        data = await self._download(manifest)
-        self.keep(manifest, await self.work_aside(self._train, manifest, data))
+        model = await self._download(manifest)
+        self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
         """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
@@ -162,8 +162,7 @@ class SiloNode(Node):
             old.unlink()
         write_atomically(path, body.data)
 
-    def _train(self, manifest: Manifest, data: bytes) -> Bytes:
-        _, model = read_model(data)
+    def _train(self, manifest: Manifest, model: dict[str, Array]) -> Bytes:
         started = self.clock()
         trained = train_task(self.task, model, manifest.round)
         self.metrics.phase_took("train", self.clock() - started)
@@ -197,7 +196,7 @@ class SiloNode(Node):
         self.metrics.clipped(clips.total)
         return body
 
-    async def _download(self, manifest: Manifest) -> bytes:
+    async def _download(self, manifest: Manifest) -> dict[str, Array]:
         aggregator = self.federation.aggregator.name
         most = 2 * 8 * manifest.schema.parameters + MODEL_SLACK_BYTES
         async for _ in backoff():
@@ -215,9 +214,7 @@ class SiloNode(Node):
                 if not transient(error):
                     raise fault_of(error) or error from None
                 continue
-            if model_digest(bytes(data)) != manifest.model:
-                raise PeerFault(Reason.WRONG_MODEL, "the model that came is not the one that was announced")
-            return bytes(data)
+            return await self.work(_announced_model, bytes(data), manifest)
         raise AssertionError("unreachable: the backoff has no end")
 
     async def _submit(self, manifest: Manifest) -> None:
@@ -275,6 +272,17 @@ class SiloNode(Node):
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
         path = self.config.directory / "last-body.json"
         await self.work(path.write_text, json.dumps(figures))
+
+
+def _announced_model(data: bytes, manifest: Manifest) -> dict[str, Array]:
+    """Read the model that came, or refuse it if it is not the one that was announced."""
+    try:
+        schema, tensors = read_model(data)
+    except LocalFault as fault:  # the file is not ours: whoever sent it is at fault
+        raise PeerFault(Reason.WRONG_MODEL, f"what came is no model: {fault.message}") from None
+    if model_digest(schema, tensors) != manifest.model:
+        raise PeerFault(Reason.WRONG_MODEL, "the model that came is not the one that was announced")
+    return tensors
 
 
 class _Masking:

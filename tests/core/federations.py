@@ -45,15 +45,14 @@ def identity(name: str) -> Identity:
 
 
 @cache
-def federation(silos: int = 4, hops: int = 2, spare: int = 1, **policy: Any) -> Federation:
-    """A federation of so many silos, with hops in its chain and some to spare in its pool."""
-    shufflers = tuple(Member(f"hop-{i + 1}", identity(f"hop-{i + 1}").public, f"h{i}:1") for i in range(hops + spare))
+def federation(silos: int = 4, hops: int = 2, **policy: Any) -> Federation:
+    """A federation of so many silos and hops."""
+    shufflers = tuple(Member(f"hop-{i + 1}", identity(f"hop-{i + 1}").public, f"h{i}:1") for i in range(hops))
     return Federation(
         name="test",
         aggregator=Member(AGGREGATOR, identity(AGGREGATOR).public, "a:1"),
         shufflers=shufflers,
         silos=tuple(Member(f"silo-{i + 1}", identity(f"silo-{i + 1}").public) for i in range(silos)),
-        chain=tuple(s.name for s in shufflers[:hops]),
         policy=Policy(**{"chunk_parameters": 4, "deadline_s": 60, "release_s": 20, "rounds": 4, **policy}),
     )
 

@@ -55,7 +55,7 @@ def test_news_of_another_attempt_or_another_hop_changes_nothing() -> None:
     second = node.announce(2.0)
     before = dict(vars(node.core))
     assert node.feed(HopLost("hop-1", first.digest, WHY, 3.0)) == []  # of the attempt that is over
-    assert node.feed(HopLost("hop-3", second.digest, WHY, 3.0)) == []  # of a hop that stands by
+    assert node.feed(HopLost("hop-3", second.digest, WHY, 3.0)) == []  # of a hop that is not in the pool
     assert node.feed(HopLost("silo-1", second.digest, WHY, 3.0)) == []
     assert vars(node.core) == before
 

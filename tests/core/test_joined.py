@@ -108,7 +108,7 @@ class Net:
     """One aggregator, its hops and silos, and a clock that only tests move."""
 
     def __init__(self, silos: int = 5, hops: int = 3, **policy: Any) -> None:
-        self.f: Federation = federation(silos, hops, 0, **{"precision": 6, "quorum": 1.0, **policy})
+        self.f: Federation = federation(silos, hops, **{"precision": 6, "quorum": 1.0, **policy})
         self.rng = rng((silos, hops, sorted(policy)))
         self.now = 0.0
         self.hops = {name: Hop(name, self) for name in self.f.chain}

@@ -94,7 +94,7 @@ def federation(silos: int, **changes: object) -> Federation:
 
     names = tuple(member(f"silo-{i:02}") for i in range(1, silos + 1))
     policy = replace(Policy(clip_norm=1.0), **changes)  # type: ignore[arg-type]
-    return Federation("f", member("aggregator"), (member("hop"),), names, ("hop",), policy)
+    return Federation("f", member("aggregator"), (member("hop"),), names, policy)
 
 
 @pytest.mark.parametrize("silos", [3, 10, 100])

@@ -312,6 +312,7 @@ def test_old_rounds_and_attempts_are_refused() -> None:
 
 def test_a_hop_opens_no_chain_without_itself_and_no_keys_of_others() -> None:
     assert Hop("hop-3").refuses(Open(manifest(F), 0.0)) is Reason.WRONG_CHAIN
+    assert Hop("hop-1").refuses(Open(manifest(F, chain=("hop-1",)), 0.0)) is Reason.WRONG_CHAIN
     assert Hop("hop-1", keys=False).refuses(Open(manifest(F), 0.0)) is Reason.WRONG_KEYS
     hop = Hop("hop-1", keys=False)
     hop.feed(prepare())  # other keys than those of the manifest

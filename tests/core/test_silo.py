@@ -25,7 +25,8 @@ from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import check_header
 from silomix.runtime.core.silo import Announced, Done, Effect, Event, Joined, ReceiptIn, Remember, Silo, Submit, Train
 
-F = federation()
+F = federation(hops=3, minimum_hops=1)
+"""Three hops, of which any one would do: for chains that are formed anew. No federation file allows that."""
 ROOT = bytes([9]) * 32
 
 
@@ -86,7 +87,7 @@ def test_after_a_restart_the_same_attempt_is_joined_again_and_remembered_once() 
 
 def test_a_silo_joins_only_with_the_hops_that_it_requires() -> None:
     silo = Node(("hop-3",))
-    assert silo.refuses(Announced(manifest(F))) is Reason.WRONG_CHAIN
+    assert silo.refuses(Announced(manifest(F, chain=("hop-1", "hop-2")))) is Reason.WRONG_CHAIN
     assert silo.hears(manifest(F, chain=("hop-1", "hop-3")))
     both = Node(("hop-1", "hop-2"))
     assert both.refuses(Announced(manifest(F, chain=("hop-2", "hop-3")))) is Reason.WRONG_CHAIN
@@ -133,10 +134,10 @@ def test_an_attempt_has_one_story() -> None:
     silo = Node()
     silo.hears(manifest(F))
     assert silo.refuses(Announced(manifest(F, minimum_cohort=4))) is Reason.WRONG_ATTEMPT
-    turned = manifest(F, chain=("hop-2", "hop-1"))
-    assert silo.refuses(Announced(turned)) is Reason.WRONG_ATTEMPT
+    shorter = manifest(F, chain=("hop-1", "hop-2"))
+    assert silo.refuses(Announced(shorter)) is Reason.WRONG_ATTEMPT
     silo.restart()
-    assert silo.refuses(Announced(turned)) is Reason.WRONG_ATTEMPT
+    assert silo.refuses(Announced(shorter)) is Reason.WRONG_ATTEMPT
 
 
 # Fences: section 5, attempts
@@ -171,8 +172,8 @@ def test_every_earlier_attempt_needs_its_fence_also_after_a_restart() -> None:
 
 def test_a_longer_chain_and_a_new_round_need_no_fence() -> None:
     silo = Node()
-    silo.hears(manifest(F))
-    assert silo.hears(manifest(F, 1, 2, chain=("hop-3", "hop-2", "hop-1")))
+    silo.hears(manifest(F, chain=("hop-1", "hop-2")))
+    assert silo.hears(manifest(F, 1, 2))
     assert silo.hears(manifest(F, 2, 1, chain=("hop-3",)))
 
 
@@ -183,7 +184,7 @@ def test_a_seed_opens_where_it_should_and_nowhere_else() -> None:
     m = manifest(F)
     sealing = Silo(F, identity("silo-1")).sealing(m, rng())
     check_header(sealing.header, m, F)
-    assert [layer for layer, _ in sealing.seeds] == [1, 2, 0]
+    assert [layer for layer, _ in sealing.seeds] == [1, 2, 3, 0]
     owners = [(hop, silo) for hop in F.chain for silo in F.silo_names] + [(AGGREGATOR, "")]
     for sealed, (layer, seed) in zip(sealing.header.seeds, sealing.seeds, strict=True):
         context = m.context(layer)
@@ -200,21 +201,21 @@ def test_a_seed_opens_where_it_should_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [manifest(F, 1, 2), manifest(F, model=OTHER_MODEL), manifest(F, chain=("hop-2", "hop-1"))],
+    [manifest(F, 1, 2), manifest(F, model=OTHER_MODEL), manifest(F, chain=("hop-2", "hop-3"))],
     ids=["attempt", "model", "place"],
 )
 def test_a_seed_is_bound_to_its_attempt_model_and_place(other: Manifest) -> None:
     m = manifest(F)
-    sealed = Silo(F, identity("silo-1")).sealing(m, rng()).header.seeds[0]
+    sealed = Silo(F, identity("silo-1")).sealing(m, rng()).header.seeds[1]
     with pytest.raises(PeerFault) as caught:
-        unseal(sealed.sealed, private("hop-1", "silo-1", 1), other.context(other.layer("hop-1")))
+        unseal(sealed.sealed, private("hop-2", "silo-1", 1), other.context(other.layer("hop-2")))
     assert caught.value.reason is Reason.SEAL_BROKEN
 
 
 def test_seeds_are_fresh_in_every_sealing() -> None:
     silo, m, draw = Silo(F, identity("silo-1")), manifest(F), rng()
     seeds = [seed.value for _ in range(5) for _, seed in silo.sealing(m, draw).seeds]
-    assert len(set(seeds)) == 15
+    assert len(set(seeds)) == 20
 
 
 def test_a_sealing_prints_no_secret() -> None:

@@ -129,18 +129,6 @@ def test_names_can_be_looked_up_and_nothing_else_goes_to_the_name_server() -> No
         assert not allowed(pod, DNS, 443, rules)
 
 
-def test_a_shuffler_that_stands_by_is_dialled_by_nobody(tmp_path: Path) -> None:
-    text = (federation(3, 2) / "federation.toml").read_text()
-    (tmp_path / "federation.toml").write_text(
-        text.replace('chain = ["shuffler-1", "shuffler-2"]', 'chain = ["shuffler-2"]')
-    )
-    (tmp_path / "ca.pem").write_bytes((federation(3, 2) / "ca.pem").read_bytes())
-    found, cluster = load_source(tmp_path), Cluster()
-    nodes, rules = scene(found, cluster)
-    assert "shuffler-1" in {pod.name for pod in nodes}
-    assert graph(nodes, rules, PORTS) == needed(found.federation)
-
-
 ELSEWHERE = "{name}.example.org"
 
 

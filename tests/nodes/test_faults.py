@@ -390,6 +390,7 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
             peer(directory, "silo-04") as first,
             peer(directory, "silo-04", "shuffler-2") as second,
             peer(directory, "silo-04", "aggregator") as third,
+            peer(directory, "shuffler-2", "aggregator") as hop,
         ):
             manifest = await manifest_at(running)
             body = Body(first, manifest, _update(3))
@@ -398,6 +399,8 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
             )
             prepare = services_pb2.PrepareRequest(federation_digest=federation.digest, round=1)
             wrong_model = services_pb2.GetModelRequest(model_digest=bytes(32))
+            model = services_pb2.GetModelRequest(model_digest=manifest.model)
+            file = services_pb2.WatchRequest(federation_digest=federation.digest)
             wrong_file = services_pb2.WatchRequest(federation_digest=bytes(32))
             cases: list[tuple[str, Callable[[], Any], Reason]] = [
                 ("shuffler-1", lambda: first.shuffler.Prepare(prepare), Reason.UNKNOWN_PEER),
@@ -409,6 +412,8 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
                 ("aggregator", lambda: third.aggregator.Deliver([opening]), Reason.WRONG_CHAIN),
                 ("aggregator", lambda: third.aggregator.GetModel(wrong_model).read(), Reason.WRONG_MODEL),
                 ("aggregator", lambda: third.aggregator.Watch(wrong_file).read(), Reason.WRONG_FEDERATION),
+                ("aggregator", lambda: hop.aggregator.GetModel(model).read(), Reason.UNKNOWN_PEER),
+                ("aggregator", lambda: hop.aggregator.Watch(file).read(), Reason.UNKNOWN_PEER),
             ]
             for node, call, reason in cases:
                 before = rejections(running.nodes[node], reason)

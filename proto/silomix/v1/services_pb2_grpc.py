@@ -63,14 +63,16 @@ class AggregatorServiceServicer:
     """
 
     def Watch(self, request, context):
-        """Stay on the line and hear of each attempt. A new watcher first hears of the attempt that is open, if one is.
+        """Stay on the line and hear of each attempt. A new watcher first hears of the attempt that is open, if one is. Only
+        silos may ask [unknown_peer].
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Download a global model in parts, by its digest.
+        """Download a global model in parts, by its digest. Only silos may ask [unknown_peer]: two models tell the sum that
+        lies between them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
