@@ -48,21 +48,22 @@ def _keep(config: NodeConfig, round_: int, attempt: int, silo: str, key: Secret)
 class ColludingShuffler(ShufflerNode):
     """A hop that follows the protocol and keeps its round keys."""
 
-    async def perform(self, effect: shuffler.Effect) -> None:
-        """Keep a key that is made."""
-        if isinstance(effect, shuffler.Remember) and isinstance(effect.fact, shuffler.KeyMade):
-            _keep(self.config, effect.fact.round, 0, effect.fact.silo, effect.fact.private)
-        await super().perform(effect)
+    def remember(self, fact: shuffler.Fact) -> None:
+        """Keep keys that are made."""
+        if isinstance(fact, shuffler.KeysMade):
+            for silo, key in fact.keys:
+                _keep(self.config, fact.round, fact.attempt, silo, key)
+        super().remember(fact)
 
 
 class ColludingAggregator(AggregatorNode):
     """An aggregator that follows the protocol and keeps its round keys."""
 
-    async def perform(self, effect: aggregator.Effect) -> None:
-        """Keep the key that an attempt is opened with."""
-        if isinstance(effect, aggregator.OpenAt):
-            _keep(self.config, effect.manifest.round, effect.manifest.attempt, "", effect.private)
-        await super().perform(effect)
+    async def perform(self, effect: aggregator.Effect) -> aggregator.Event | None:
+        """Keep each key that is used."""
+        if isinstance(effect, aggregator.Expand) and effect.key is not None:
+            _keep(self.config, self.core.round, self.core.attempt, effect.header.silo, effect.key)
+        return await super().perform(effect)
 
 
 _COLLUDERS: dict[Role, type[Node]] = {Role.SHUFFLER: ColludingShuffler, Role.AGGREGATOR: ColludingAggregator}
@@ -192,8 +193,7 @@ def _open(
     for sealed in header.seeds:
         layer = manifest.layer(sealed.recipient)
         own = keys.get(sealed.recipient, {})
-        silo, attempt = (header.silo, 0) if layer else ("", manifest.attempt)
-        private = own.get((manifest.round, attempt, silo))
+        private = own.get((manifest.round, manifest.attempt, header.silo))
         if private is not None:
             context = manifest.context(layer)
             stream = mask_stream(unseal(sealed.sealed, private, context), context, plan.moduli)

@@ -112,7 +112,7 @@ def _simulate(args: argparse.Namespace) -> int:
                 if board is not None:
                     board(line)
                 show.update(0, completed=done.round, description=_now(line))
-    _report(args, record, silos, workers, _spent(args, record, policy, schema.parameters))
+    _report(args, record, silos, workers, _spent(args, record, policy, schema.parameters, silos))
     return 0
 
 
@@ -204,13 +204,15 @@ def _board(directory: Path, record: "Record", stack: ExitStack) -> Callable[[dic
     return write
 
 
-def _spent(args: argparse.Namespace, record: "Record", policy: "Policy", parameters: int) -> dict[str, float]:
+def _spent(
+    args: argparse.Namespace, record: "Record", policy: "Policy", parameters: int, silos: int
+) -> dict[str, float]:
     """Return the epsilons: of a silo as a whole, by the noise in the sums, and of a record, by a task with DP-SGD."""
     from silomix.runtime.noise_account import spent
 
     found: dict[str, float] = {}
-    if policy.noise.variance and not args.vanilla:
-        found["silo_epsilon"] = spent(policy, parameters, record.done, args.delta)
+    if policy.noise_multiplier and not args.vanilla:
+        found["silo_epsilon"] = spent(policy, parameters, record.done, args.delta, policy.contributors(silos))
     records = [own["epsilon"] for own in record.lines[-1]["training"] if own.get("epsilon") is not None]
     if records:
         found["record_epsilon"] = max(records)

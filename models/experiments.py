@@ -207,8 +207,8 @@ def central_noise(scale: Scale, progress: Progress) -> Result:
     ]
     for epsilon in (20.0, 5.0, 1.0):
         asked = replace(policy, **base)
-        z = multiplier_for(asked, parameters, epsilon, delta)
-        exact = spent(replace(asked, noise_multiplier=z), parameters, scale.rounds, delta)
+        z = multiplier_for(asked, parameters, epsilon, delta, silos)
+        exact = spent(replace(asked, noise_multiplier=z), parameters, scale.rounds, delta, silos)
         found = bench.run(f"epsilon {epsilon}", silos=silos, options=options, **base, noise_multiplier=z)
         rows.append((f"{exact:.3g}", z, found))
     note = (

@@ -31,7 +31,7 @@ class Sums:
         policy = federation.policy
         bounds = (policy.bound,) * len(schema.tensors)
         self.codec = Codec(schema, bounds, federation.plan, policy.chunk_parameters)
-        self.noise = policy.noise
+        self.noise = federation.noise
 
     def warm(self, model: Tensors) -> None:
         """Load the compiled kernels, which the first round would wait for."""

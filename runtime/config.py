@@ -301,7 +301,12 @@ POLICY_KEYS: Mapping[str, Key] = {
         "What leaves the chain. Only sum protects; the others are what the paper compares with, at level trusted.",
     ),
     "minimum_cohort": Key(
-        _whole(LEAST_COHORT, MAX_SILOS), "Silos that a released sum holds at least. Every hop counts for itself."
+        GROUP, "Silos that a released sum holds at least; 0 for a majority of the roster. Every hop counts for itself."
+    ),
+    "cohort_step": Key(
+        _whole(0, MAX_SILOS),
+        "Silos by which two successive cohorts differ at least, if they differ at all; 0 for any difference. A step "
+        "keeps the difference of two sums from being one silo's, and costs rounds when a single silo is missing.",
     ),
     "quorum": Key(SHARE, "Share of the invited silos that closes the cohort before the deadline."),
     "minimum_hops": Key(
@@ -565,12 +570,12 @@ def _check_policy(where: _Where, federation: Federation) -> None:
         raise where.wrong(
             "minimum_cohort", f"found {policy.minimum_cohort}; give at most {silos}, the number of [[silos]]"
         )
-    invited = round(policy.subsample * silos, 9)
-    if invited < policy.minimum_cohort:
+    invited, least = round(policy.subsample * silos, 9), federation.minimum_cohort
+    if invited < least:
         raise where.wrong(
             "subsample",
             f"found {policy.subsample}, which invites {invited:g} of {silos} silos; give at least "
-            f"{policy.minimum_cohort / silos:g}, so that policy.minimum_cohort = {policy.minimum_cohort} can be met",
+            f"{least / silos:g}, so that policy.minimum_cohort = {least} can be met",
         )
     if policy.group_size > invited:
         raise where.wrong("group_size", f"found {policy.group_size}; a round invites {invited:g} silos, give no more")

@@ -45,7 +45,6 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
             rounds=rounds,
             deadline_s=120,
             release_s=60,
-            minimum_cohort=max(3, silos // 2),
         )
         console.print("making identities and certificates, compiling kernels ...")
         home = directory / "federation"

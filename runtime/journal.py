@@ -85,18 +85,6 @@ class Journal:
         with self._using():
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", (kind, round_, key, value))
 
-    def put_all(self, facts: list[tuple[str, int, str, bytes]]) -> None:
-        """Write several facts in one transaction: all of them survive, or none."""
-        with self._using():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", facts)
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # or SQLite has rolled it back itself
-                    self._db.execute("ROLLBACK")
-                raise
-
     def facts(self, kind: str) -> Iterator[tuple[int, str, bytes]]:
         """Read all facts of a kind, oldest round first."""
         with self._using():
@@ -105,10 +93,10 @@ class Journal:
             ).fetchall()
         yield from rows
 
-    def forget(self, kind: str, up_to_round: int) -> None:
-        """Delete the facts of a kind up to a round, and take them out of the write-ahead log as well."""
+    def forget(self, kind: str, round_: int, key: str) -> None:
+        """Delete a fact, and take it out of the write-ahead log as well."""
         with self._using():
-            self._db.execute("DELETE FROM facts WHERE kind = ? AND round <= ?", (kind, up_to_round))
+            self._db.execute("DELETE FROM facts WHERE kind = ? AND round = ? AND key = ?", (kind, round_, key))
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:

@@ -14,12 +14,15 @@ from silomix.runtime.core.federation import Policy
 from silomix.runtime.core.plan import largest_value
 
 
-def rho(policy: Policy, parameters: int, contributors: int | None = None) -> float:
-    """Return the zCDP of one round's sum, if so many silos add their noise: the policy's least number unless given."""
-    noise = policy.noise
+def rho(policy: Policy, parameters: int, least: int, contributors: int | None = None) -> float:
+    """Return the zCDP of one round's sum, if so many silos add their noise: the least number unless given.
+
+    `least` is the number that the noise was chosen for: `Federation.contributors`.
+    """
+    noise = policy.noise(least)
     if not noise.variance:
         return inf
-    n = policy.contributors if contributors is None else contributors
+    n = least if contributors is None else contributors
     v = largest_value(policy.precision, policy.quantiser)
     sensitivity = policy.clip_norm * v / policy.bound
     tau = 10 * sum(exp(-2 * pi**2 * noise.variance * k / (k + 1)) for k in range(1, n))
@@ -49,12 +52,14 @@ def epsilon(rho_: float, delta: float) -> float:
     return max(0.0, at(1 + exp(low)))
 
 
-def spent(policy: Policy, parameters: int, rounds: int, delta: float, contributors: int | None = None) -> float:
+def spent(
+    policy: Policy, parameters: int, rounds: int, delta: float, least: int, contributors: int | None = None
+) -> float:
     """Return the epsilon that so many rounds have spent of every silo that was in all of them."""
-    return epsilon(rho(policy, parameters, contributors) * rounds, delta)
+    return epsilon(rho(policy, parameters, least, contributors) * rounds, delta)
 
 
-def multiplier_for(policy: Policy, parameters: int, target: float, delta: float) -> float:
+def multiplier_for(policy: Policy, parameters: int, target: float, delta: float, least: int) -> float:
     """Return the noise multiplier at which all rounds of a policy together spend at most the target epsilon."""
     low, high = 0.0, 1.0
     while epsilon(high, delta) < target:
@@ -63,6 +68,6 @@ def multiplier_for(policy: Policy, parameters: int, target: float, delta: float)
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon(middle, delta) < target else (low, middle)
     multiplier = sqrt(policy.rounds / (2 * low))  # as if the sum of the noises were a Gaussian
-    while spent(replace(policy, noise_multiplier=multiplier), parameters, policy.rounds, delta) > target:
+    while spent(replace(policy, noise_multiplier=multiplier), parameters, policy.rounds, delta, least) > target:
         multiplier *= 1.0001
     return multiplier

@@ -118,7 +118,7 @@ def _budgets(nodes: Mapping[str, Role], source: Source, alone: bool) -> list[Doc
         expression = [{"key": ROLE_LABEL, "operator": "In", "values": values}]
         return {"matchLabels": {NAME_LABEL: "silomix"}, "matchExpressions": expression}
 
-    spare = len(source.federation.silos) - source.federation.policy.minimum_cohort
+    spare = len(source.federation.silos) - source.federation.minimum_cohort
     return [
         _budget("chain", among(Role.AGGREGATOR, Role.SHUFFLER), 1),
         _budget("silos", among(Role.SILO), max(1, spare)),

@@ -14,15 +14,18 @@ from typing import Any
 import grpc
 from cryptography import x509
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from silomix.runtime.answers import ANSWERS
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.messages import Accusation
 from silomix.runtime.enrol import peer_name_from_cert
-from silomix.v1 import services_pb2, services_pb2_grpc
+from silomix.runtime.wire import read_evidence, write_evidence
+from silomix.v1 import body_pb2, services_pb2, services_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -72,21 +75,8 @@ INSECURE_NAME = "silomix-node"
 ABOUT = "silomix-about"
 """Metadata of a refusal: the member whose fault it is."""
 
-STATUS = {
-    Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.WRONG_LENGTH: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.RESIDUE_RANGE: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.TRAILING_BITS: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.OUT_OF_RANGE: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.WRONG_SEQUENCE: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.ROOT_MISMATCH: grpc.StatusCode.DATA_LOSS,
-    Reason.UNKNOWN_PEER: grpc.StatusCode.PERMISSION_DENIED,
-    Reason.NOT_INVITED: grpc.StatusCode.PERMISSION_DENIED,
-    Reason.BAD_SIGNATURE: grpc.StatusCode.UNAUTHENTICATED,
-    Reason.BODY_CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
-    Reason.ALREADY_RELEASED: grpc.StatusCode.ALREADY_EXISTS,
-}
-"""The one place where a reason becomes a gRPC status; what is not listed is FAILED_PRECONDITION."""
+EVIDENCE = "silomix-evidence-bin"
+"""Metadata of a refusal: the proof that a silo sealed garbage."""
 
 
 @dataclass(frozen=True)
@@ -241,17 +231,27 @@ def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
 
 
 async def refuse(context: Context, fault: Fault) -> None:
-    """End a call with a fault's reason and sentence, and the name of whose fault it is."""
-    code = STATUS.get(fault.reason, grpc.StatusCode.FAILED_PRECONDITION)
+    """End a call with a fault's reason and sentence, the name of whose fault it is, and any evidence."""
+    code = ANSWERS[fault.reason].status
     peer = str(fault.details.get("peer", ""))
-    about = ((ABOUT, peer),) if peer and peer.isascii() and peer.isprintable() else ()
-    await context.abort(code, f"{fault.reason}: {fault.message}", about)
+    trailing: list[tuple[str, str | bytes]] = []
+    if peer and peer.isascii() and peer.isprintable():
+        trailing.append((ABOUT, peer))
+    if isinstance(fault, Accusation):
+        trailing.append((EVIDENCE, write_evidence(fault.evidence).SerializeToString()))
+    await context.abort(code, f"{fault.reason}: {fault.message}", tuple(trailing))
 
 
 def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
     """Return the peer's reason for a failed call, or nothing if the call failed for want of a connection or time."""
     reason, _, message = (error.details() or "").partition(": ")
-    about = dict(error.trailing_metadata() or ()).get(ABOUT)
+    trailing = dict(error.trailing_metadata() or ())
+    about, evidence = trailing.get(ABOUT), trailing.get(EVIDENCE)
+    if reason == Reason.SEAL_BROKEN and isinstance(evidence, bytes):
+        try:
+            return Accusation(read_evidence(body_pb2.Evidence.FromString(evidence)))
+        except (DecodeError, PeerFault):
+            return PeerFault(Reason.FALSE_EVIDENCE, "what came as evidence cannot be read")
     try:
         return PeerFault(Reason(reason), message, **({"peer": str(about)} if about else {}))
     except ValueError:
@@ -259,8 +259,11 @@ def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
 
 
 def transient(error: grpc.aio.AioRpcError) -> bool:
-    """Whether to call again: the peer was not there, or not fast enough, and refused nothing."""
-    return fault_of(error) is None and error.code() in (
+    """Whether to call again: the peer was busy, or not there, or not fast enough, and refused nothing."""
+    fault = fault_of(error)
+    if fault is not None:
+        return ANSWERS[fault.reason].again
+    return error.code() in (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,

@@ -14,6 +14,7 @@ from silomix.runtime.core.identity import SIGNATURE_BYTES
 from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.messages import (
     Cohort,
+    Evidence,
     Fence,
     Group,
     Grouping,
@@ -146,6 +147,7 @@ def write_round_key(key: RoundKey) -> manifest_pb2.RoundKey:
         round=key.round,
         public_key=key.public_key,
         last_released=key.last_released,
+        attempt=key.attempt,
         signature=key.signature,
     )
 
@@ -155,8 +157,8 @@ def read_round_key(wire: manifest_pb2.RoundKey) -> RoundKey:
     public_key = _fixed(wire.public_key, KEY_BYTES, "a round key")
     signature = _fixed(wire.signature, SIGNATURE_BYTES, "a round key's signature")
     owner = _name(wire.hop, "the name of a round key's owner")
-    silo = wire.silo and _name(wire.silo, "a silo's name")  # the aggregator's key is for all of them
-    return RoundKey(owner, silo, wire.round, public_key, wire.last_released, signature)
+    silo = wire.silo and _name(wire.silo, "a silo's name")  # in groups the aggregator's key is for all of them
+    return RoundKey(owner, silo, wire.round, wire.attempt, public_key, wire.last_released, signature)
 
 
 def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
@@ -174,7 +176,7 @@ def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
         granularity=_number(Granularity, manifest_pb2.Granularity, m.granularity),
         chain=m.chain,
         hop_keys=[write_round_key(k) for k in m.hop_keys],
-        aggregator_key=None if m.aggregator_key is None else write_round_key(m.aggregator_key),
+        aggregator_keys=[write_round_key(k) for k in m.aggregator_keys],
         group_size=m.group_size,
         invited=m.invited,
         minimum_cohort=m.minimum_cohort,
@@ -219,7 +221,7 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
         granularity=_enum(Granularity, manifest_pb2.Granularity, wire.granularity, "granularity"),
         chain=tuple(_name(n, "a hop's name") for n in wire.chain),
         hop_keys=tuple(read_round_key(k) for k in wire.hop_keys),
-        aggregator_key=read_round_key(wire.aggregator_key) if wire.HasField("aggregator_key") else None,
+        aggregator_keys=tuple(read_round_key(k) for k in wire.aggregator_keys),
         group_size=wire.group_size,
         invited=tuple(_name(n, "a silo's name") for n in wire.invited),
         minimum_cohort=wire.minimum_cohort,
@@ -261,6 +263,24 @@ def read_header(wire: body_pb2.Header) -> Header:
         tuple(_read_seed(s) for s in wire.seeds),
         wire.chunks,
         _fixed(wire.signature, SIGNATURE_BYTES, "the header's signature"),
+    )
+
+
+def write_evidence(e: Evidence) -> body_pb2.Evidence:
+    """Write evidence."""
+    return body_pb2.Evidence(
+        manifest_digest=e.manifest, recipient=e.recipient, silo=e.silo, header_digest=e.header, private_key=e.private
+    )
+
+
+def read_evidence(wire: body_pb2.Evidence) -> Evidence:
+    """Read evidence."""
+    return Evidence(
+        digest_field(wire.manifest_digest, "the manifest digest"),
+        _name(wire.recipient, "a recipient's name"),
+        _name(wire.silo, "a silo's name"),
+        digest_field(wire.header_digest, "a header's digest"),
+        _fixed(wire.private_key, KEY_BYTES, "a private key"),
     )
 
 

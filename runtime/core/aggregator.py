@@ -5,16 +5,20 @@ resumes where its journal ends: at the round after the last one that it applied.
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
 
 from silomix.runtime.core.codec import Schema
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity
+from silomix.runtime.core.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.masks import Rng, Secret, public_key
-from silomix.runtime.core.messages import Cohort, Group, Header, Manifest, RoundKey
+from silomix.runtime.core.messages import Cohort, Evidence, Group, Header, Manifest, RoundKey
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import check_cohort, check_header, check_round_key, check_sizes
+
+# Facts
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class HopReleased:
 
     hop: str
     round: int
+
+
+Fact = Tried | Applied | HopReleased
 
 
 # Events
@@ -101,11 +108,25 @@ class HeaderIn:
 
 
 @dataclass(frozen=True)
+class Unopened:
+    """The seed in this header that is ours does not open, or is not the one that was committed to."""
+
+    header: Header
+
+
+@dataclass(frozen=True)
 class CohortIn:
     """The chain says who is in the sum that follows, or in the sums of these groups together."""
 
     cohort: Cohort
     groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True)
+class SumIn:
+    """The whole sum of this attempt is here, as the last hop signed it."""
+
+    manifest: bytes
 
 
 @dataclass(frozen=True)
@@ -119,28 +140,43 @@ class SumApplied:
 
 
 @dataclass(frozen=True)
+class SumRefused:
+    """No model can be made of the sum of this attempt."""
+
+    manifest: bytes
+    why: str
+    now: float
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
     now: float
 
 
-Event = Start | KeysIn | OpenedAt | HopFailed | HopLost | HeaderIn | CohortIn | SumApplied | Tick
+Event = (
+    Start
+    | KeysIn
+    | OpenedAt
+    | HopFailed
+    | HopLost
+    | HeaderIn
+    | Unopened
+    | CohortIn
+    | SumIn
+    | SumApplied
+    | SumRefused
+    | Tick
+)
 
 
 # Effects
 
 
 @dataclass(frozen=True)
-class Remember:
-    """Write a fact to the journal, durably, before anything else happens."""
-
-    fact: Tried | Applied | HopReleased
-
-
-@dataclass(frozen=True)
 class AskKeys:
-    """Ask every hop of the chain for the round's keys."""
+    """Ask every hop of the chain for the attempt's keys."""
 
     round: int
     attempt: int
@@ -153,7 +189,8 @@ class OpenAt:
     """Open the attempt at every hop of the chain."""
 
     manifest: Manifest
-    private: Secret = field(repr=False)
+    unnamed: Secret | None = field(repr=False)
+    """What opens the seeds of groups, which come without names."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +202,17 @@ class Announce:
 
 @dataclass(frozen=True)
 class Expand:
-    """Begin to expand the aggregator's layer of this silo's masks."""
+    """Open the seed in a header that is ours, and begin to expand its mask."""
 
     header: Header
+    key: Secret | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Accuse:
+    """Refuse the stream that brought a header, and show the last hop why."""
+
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
@@ -175,6 +220,13 @@ class Take:
     """Take in the sum over this cohort."""
 
     cohort: Cohort
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Make the next model of the sum."""
+
+    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -194,20 +246,149 @@ class Finish:
     round: int
 
 
-Effect = Remember | AskKeys | OpenAt | Announce | Expand | Take | GiveUp | Finish
+Effect = Remember[Fact] | AskKeys | OpenAt | Announce | Expand | Accuse | Take | Apply | GiveUp | Finish
 
 
-class Aggregator:
+class Phase(StrEnum):
+    """Where the attempt is."""
+
+    STARTING = "starting"
+    """The model is not loaded yet."""
+    PREPARING = "preparing"
+    """Hops make keys."""
+    OPENING = "opening"
+    """The manifest is signed, and hops open the attempt."""
+    COLLECTING = "collecting"
+    """Silos train and submit."""
+    RELEASING = "releasing"
+    """The cohort is known, and its sum is on its way."""
+    APPLYING = "applying"
+    """The sum is here, and is being made into a model: no clock abandons it now."""
+    FINISHED = "finished"
+    """All rounds are done."""
+
+
+_NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open")
+_ON = (Phase.PREPARING, Phase.FINISHED)
+"""Where the next attempt begins, or the end."""
+_FAILED = does("_failed")
+_TICK = does("_tick", *_ON)
+TABLE: Table = {
+    Phase.STARTING: {
+        Start: does("_start", *_ON),
+        KeysIn: IGNORES,
+        OpenedAt: IGNORES,
+        HopFailed: IGNORES,
+        HopLost: IGNORES,
+        HeaderIn: _NONE,
+        Unopened: IGNORES,
+        CohortIn: _NONE,
+        SumIn: IGNORES,
+        SumApplied: IGNORES,
+        SumRefused: IGNORES,
+        Tick: IGNORES,
+    },
+    Phase.PREPARING: {
+        Start: IGNORES,
+        KeysIn: does("_keys_in", Phase.OPENING),
+        OpenedAt: IGNORES,
+        HopFailed: _FAILED,
+        HopLost: IGNORES,
+        HeaderIn: _NONE,
+        Unopened: IGNORES,
+        CohortIn: _NONE,
+        SumIn: IGNORES,
+        SumApplied: IGNORES,
+        SumRefused: IGNORES,
+        Tick: _TICK,
+    },
+    Phase.OPENING: {
+        Start: IGNORES,
+        KeysIn: IGNORES,
+        OpenedAt: does("_opened_at", Phase.COLLECTING),
+        HopFailed: _FAILED,
+        HopLost: IGNORES,
+        HeaderIn: _NONE,
+        Unopened: IGNORES,
+        CohortIn: _NONE,
+        SumIn: IGNORES,
+        SumApplied: IGNORES,
+        SumRefused: IGNORES,
+        Tick: _TICK,
+    },
+    Phase.COLLECTING: {
+        Start: IGNORES,
+        KeysIn: IGNORES,
+        OpenedAt: IGNORES,
+        HopFailed: _FAILED,
+        HopLost: does("_lost", *_ON),
+        HeaderIn: does("_header"),
+        Unopened: does("_unopened"),
+        CohortIn: does("_cohort", Phase.RELEASING),
+        SumIn: IGNORES,
+        SumApplied: IGNORES,
+        SumRefused: IGNORES,
+        Tick: _TICK,
+    },
+    Phase.RELEASING: {
+        Start: IGNORES,
+        KeysIn: IGNORES,
+        OpenedAt: IGNORES,
+        HopFailed: _FAILED,
+        HopLost: does("_lost", *_ON),
+        HeaderIn: does("_header"),
+        Unopened: does("_unopened"),
+        CohortIn: does("_cohort"),
+        SumIn: does("_sum_in", Phase.APPLYING),
+        SumApplied: IGNORES,
+        SumRefused: IGNORES,
+        Tick: _TICK,
+    },
+    Phase.APPLYING: {
+        Start: IGNORES,
+        KeysIn: IGNORES,
+        OpenedAt: IGNORES,
+        HopFailed: IGNORES,
+        HopLost: IGNORES,
+        HeaderIn: _NONE,
+        Unopened: IGNORES,
+        CohortIn: _NONE,
+        SumIn: IGNORES,
+        SumApplied: does("_applied", *_ON),
+        SumRefused: does("_refused", *_ON),
+        Tick: IGNORES,
+    },
+    Phase.FINISHED: {
+        Start: IGNORES,
+        KeysIn: IGNORES,
+        OpenedAt: IGNORES,
+        HopFailed: IGNORES,
+        HopLost: IGNORES,
+        HeaderIn: _NONE,
+        Unopened: IGNORES,
+        CohortIn: _NONE,
+        SumIn: IGNORES,
+        SumApplied: IGNORES,
+        SumRefused: IGNORES,
+        Tick: IGNORES,
+    },
+}
+"""What an event does in each phase. An attempt that is given up begins the next one, so there is no state for it."""
+
+
+class Aggregator(Machine[Phase, Event, Effect, Fact]):
     """The federation's progress: round, attempt, phase."""
+
+    TABLE = TABLE
 
     def __init__(self, federation: Federation, identity: Identity, rng: Rng) -> None:
         """Start empty; `recall` what the journal has before the first step."""
         self.federation = federation
         self.identity = identity
+        self.state = Phase.STARTING
         self.round = 1
         self.attempt = 0
         self.tried_here = 0
-        self.phase = "preparing"
         self.model = b""
         self.manifest: Manifest | None = None
         self.hop_released: dict[str, int] = {}
@@ -215,16 +396,17 @@ class Aggregator:
         self._schema = Schema(())
         self._rng = rng
         self._keys: dict[str, tuple[RoundKey, ...]] = {}
+        self._private: dict[str, Secret] = {}
+        """By silo, or one for all of them where sums leave by group."""
         self._opened: set[str] = set()
         self._headers: dict[bytes, Header] = {}
         self._cohort_digest = b""
         self._groups: tuple[Group, ...] = ()
         self._tried: dict[int, int] = {}
-        self._past: set[bytes] = set()  # the manifests of this round that were given up
         self._until = inf
 
-    def recall(self, fact: Tried | Applied | HopReleased) -> None:
-        """Take a fact in: on start-up from the journal, and later as it is remembered."""
+    def recall(self, fact: Fact) -> None:
+        """Take a fact in."""
         match fact:
             case Tried():
                 self._tried[fact.round] = max(fact.attempt, self._tried.get(fact.round, 0))
@@ -237,56 +419,55 @@ class Aggregator:
             case HopReleased():
                 self.hop_released[fact.hop] = max(fact.round, self.hop_released.get(fact.hop, 0))
 
-    def step(self, event: Event) -> list[Effect]:
-        """Take one event; raise a PeerFault if it is to be refused, and then nothing has changed."""
-        match event:
-            case Start():
-                if self.model not in (b"", event.model):
-                    raise LocalFault(
-                        Reason.WRONG_MODEL,
-                        f"the journal ends with model {self.model.hex()[:32]} and the one that was loaded is "
-                        f"{event.model.hex()[:32]}: put the file of the former back",
-                    )
-                self.model, self._schema = event.model, event.schema
-                return self._begin(event.now)
-            case KeysIn():
-                return self._keys_in(event)
-            case OpenedAt():
-                return self._opened_at(event)
-            case HopFailed():
-                return self._failed(event)
-            case HopLost():
-                return self._lost(event)
-            case HeaderIn():
-                return self._header(event.header)
-            case CohortIn():
-                return self._cohort(event.cohort, event.groups)
-            case SumApplied():
-                return self._applied(event)
-            case Tick():
-                return self._tick(event.now)
-
     def wake_at(self) -> float | None:
         """When the next `Tick` is due."""
-        return None if self.phase in ("finished", "applying") else self._until
+        return None if self.TABLE[self.state][Tick] == IGNORES else self._until
+
+    @property
+    def phase(self) -> Phase:
+        """Where the attempt is."""
+        return self.state
 
     @property
     def chain(self) -> tuple[str, ...]:
         """The hops of the next attempt."""
         return self.federation.chain
 
+    @property
+    def _masked(self) -> bool:
+        return self.federation.plan.level is not Level.TRUSTED
+
     def _invited(self) -> tuple[str, ...]:
         return self.federation.draw(self.round)
 
+    def _start(self, event: Start) -> list[Effect]:
+        if self.model not in (b"", event.model):
+            raise LocalFault(
+                Reason.WRONG_MODEL,
+                f"the journal ends with model {self.model.hex()[:32]} and the one that was loaded is "
+                f"{event.model.hex()[:32]}: put the file of the former back",
+            )
+        self.model, self._schema = event.model, event.schema
+        return self._begin(event.now)
+
     def _begin(self, now: float) -> list[Effect]:
         self.manifest = None
+        for secret in self._private.values():
+            secret.wipe()
+        self._keys, self._private, self._opened, self._headers, self._cohort_digest, self._groups = (
+            {},
+            {},
+            set(),
+            {},
+            b"",
+            (),
+        )
         if self.round > self.federation.policy.rounds:
-            self.phase = "finished"
+            self.state = Phase.FINISHED
             return [Finish(self.round - 1)]
+        self.state = Phase.PREPARING
         self.attempt += 1
         self.tried_here += 1
-        self.phase = "preparing"
-        self._keys, self._opened, self._headers, self._cohort_digest, self._groups = {}, set(), {}, b"", ()
         self._until = now + self.federation.policy.release_s
         return [
             Remember(Tried(self.round, self.attempt)),
@@ -294,17 +475,17 @@ class Aggregator:
         ]
 
     def _keys_in(self, event: KeysIn) -> list[Effect]:
-        if self.phase != "preparing" or self.manifest is not None or event.hop not in self.chain:
+        if event.hop not in self.chain:
             return []
         if event.last_released > self.round:
             raise PeerFault(
                 Reason.WRONG_ROUND, f"{event.hop} says that it has released round {event.last_released}", peer=event.hop
             )
-        invited = self._invited() if self.federation.plan.level is not Level.TRUSTED else ()
+        invited = self._invited() if self._masked else ()
         if tuple(k.silo for k in event.keys) != invited or any(k.hop != event.hop for k in event.keys):
             raise PeerFault(Reason.WRONG_KEYS, f"{event.hop} did not make one key per silo", peer=event.hop)
         for key in event.keys:
-            check_round_key(key, self.federation, self.round)
+            check_round_key(key, self.federation, self.round, self.attempt)
         self._keys[event.hop] = event.keys
         self.trouble.pop(event.hop, None)
         effects: list[Effect] = []
@@ -315,13 +496,13 @@ class Aggregator:
         return effects
 
     def _propose(self) -> OpenAt:
-        policy, plan = self.federation.policy, self.federation.plan
-        private = Secret.draw(self._rng)
-        own = None
-        if plan.level is not Level.TRUSTED:
-            own = RoundKey(self.identity.name, "", self.round, public_key(private), self.round - 1)
-            own = own.signed(self.identity, self.federation.digest)
-        invited = self._invited()
+        policy, plan, invited = self.federation.policy, self.federation.plan, self._invited()
+        names = ("",) if policy.group_size else invited
+        self._private = {name: Secret.draw(self._rng) for name in (names if self._masked else ())}
+        own = (
+            RoundKey(self.identity.name, silo, self.round, self.attempt, public_key(private), self.round - 1)
+            for silo, private in self._private.items()
+        )
         manifest = Manifest(
             federation=self.federation.digest,
             round=self.round,
@@ -334,107 +515,116 @@ class Aggregator:
             granularity=policy.granularity,
             chain=self.chain,
             hop_keys=tuple(key for hop in self.chain for key in self._keys[hop]),
-            aggregator_key=own,
+            aggregator_keys=tuple(key.signed(self.identity, self.federation.digest) for key in own),
             group_size=policy.group_size,
             invited=() if invited == self.federation.silo_names else invited,
-            minimum_cohort=policy.minimum_cohort,
+            minimum_cohort=self.federation.minimum_cohort,
             chunk_parameters=policy.chunk_parameters,
             deadline_s=policy.deadline_s,
         )
-        self.manifest = manifest.signed(self.identity)
-        return OpenAt(self.manifest, private)
+        self.manifest, self.state = manifest.signed(self.identity), Phase.OPENING
+        return OpenAt(self.manifest, self._private.get(""))
 
     def _opened_at(self, event: OpenedAt) -> list[Effect]:
-        if self.phase != "preparing" or self.manifest is None or event.manifest != self.manifest.digest:
-            return []
-        if event.hop not in self.chain:
+        manifest = self._open_manifest
+        if event.manifest != manifest.digest or event.hop not in self.chain:
             return []
         self._opened.add(event.hop)
         if self._opened != set(self.chain):
             return []
-        self.phase = "collecting"
+        self.state = Phase.COLLECTING
         self._until = event.now + self.federation.policy.deadline_s + self.federation.policy.release_s
-        return [Announce(self.manifest)]
+        return [Announce(manifest)]
+
+    @property
+    def _open_manifest(self) -> Manifest:
+        assert self.manifest is not None, "the table lets nothing come here before a manifest is signed"
+        return self.manifest
 
     def _failed(self, event: HopFailed) -> list[Effect]:
         self.trouble[event.hop] = event.why
         return []  # the driver goes on trying until the attempt's time is up
 
     def _lost(self, event: HopLost) -> list[Effect]:
-        if self.phase not in ("collecting", "releasing"):
-            return []
-        if self.manifest is None or event.manifest != self.manifest.digest or event.hop not in self.manifest.chain:
+        manifest = self._open_manifest
+        if event.manifest != manifest.digest or event.hop not in manifest.chain:
             return []  # of an attempt that is over
         self.trouble[event.hop] = event.why
         return self._give_up(event.now)
 
-    def _header(self, header: Header) -> list[Effect]:
-        if self.manifest is None or self.phase not in ("collecting", "releasing"):
-            raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open")
-        check_header(header, self.manifest, self.federation)
+    def _header(self, event: HeaderIn) -> list[Effect]:
+        header = event.header
+        check_header(header, self._open_manifest, self.federation)
         if header.digest in self._headers:
             return []
         self._headers[header.digest] = header
-        return [Expand(header)]
+        return [Expand(header, self._private.get(header.silo))]
 
-    def forget(self, header: Header) -> None:
-        """Take back a header whose seed did not open: if it comes again, it is looked at again."""
+    def _unopened(self, event: Unopened) -> list[Effect]:
+        """Forget the header: if it comes again, it is looked at again. The key that was made for it is evidence."""
+        header = event.header
         self._headers.pop(header.digest, None)
+        key = self._private.get(header.silo)
+        if key is None:
+            return []
+        return [Accuse(Evidence.of(self._open_manifest.digest, self.identity.name, header, key))]
 
-    def _cohort(self, cohort: Cohort, groups: tuple[Group, ...]) -> list[Effect]:
-        if self.manifest is None or self.phase not in ("collecting", "releasing"):
-            raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open")
-        check_cohort(cohort, self.manifest, self.federation, None if self.manifest.group_size else self._headers)
-        if self.manifest.group_size:
-            check_sizes(tuple(group.size for group in groups), cohort, self.manifest)
-            masked = self.manifest.plan.level is not Level.TRUSTED
-            if any(len(group.seeds) != group.size * masked for group in groups):
+    def _cohort(self, event: CohortIn) -> list[Effect]:
+        manifest, cohort, groups = self._open_manifest, event.cohort, event.groups
+        check_cohort(cohort, manifest, self.federation, None if manifest.group_size else self._headers)
+        if manifest.group_size:
+            check_sizes(tuple(group.size for group in groups), cohort, manifest)
+            if any(len(group.seeds) != group.size * self._masked for group in groups):
                 raise PeerFault(Reason.WRONG_KEYS, "a group has another number of seeds than silos")
         elif groups:
             raise PeerFault(Reason.WRONG_SEQUENCE, "groups came, and this round has none")
         if self._cohort_digest not in (b"", cohort.digest) or self._groups not in ((), groups):
             raise PeerFault(Reason.ALREADY_RELEASED, "the chain has named another cohort for this attempt")
-        self._cohort_digest, self._groups = cohort.digest, groups
-        self.phase = "releasing"
+        self._cohort_digest, self._groups, self.state = cohort.digest, groups, Phase.RELEASING
         return [Take(cohort)]
 
-    def _applied(self, event: SumApplied) -> list[Effect]:
-        effects: list[Effect] = []
-        if self.manifest is None or event.manifest != self.manifest.digest:
-            if event.manifest not in self._past:
-                return []  # its round is over: the model is not the federation's
-            why = "the sum of an earlier attempt was applied after all"
-            effects.append(GiveUp(self.round, self.attempt, why, abandoned=False))
-        effects.append(Remember(Applied(self.round, event.model, event.cohort)))
-        effects += [Remember(HopReleased(hop, self.round)) for hop in self.chain]  # or no sum would be here
-        self.model = event.model
-        return effects + self._next(event.now)
+    def _sum_in(self, event: SumIn) -> list[Effect]:
+        manifest = self._open_manifest
+        if event.manifest != manifest.digest:
+            return []
+        self.state = Phase.APPLYING
+        return [Apply(manifest)]
 
-    def _next(self, now: float) -> list[Effect]:
-        # The driver recalls the `Applied` fact only when it carries the effects out, so the counters move here too.
-        self.round, self.attempt, self.tried_here = self.round + 1, 0, 0
-        self._past = set()
+    def _applied(self, event: SumApplied) -> list[Effect]:
+        if event.manifest != self._open_manifest.digest:
+            return []
+        effects: list[Effect] = [Remember(Applied(self.round, event.model, event.cohort))]
+        effects += [Remember(HopReleased(hop, self.round)) for hop in self.chain]  # or no sum would be here
+        return effects + self._next(event.model, event.now)
+
+    def _refused(self, event: SumRefused) -> list[Effect]:
+        if event.manifest != self._open_manifest.digest:
+            return []
+        self.trouble[self.identity.name] = event.why
+        effects = self._give_up(event.now)
+        self.trouble.pop(self.identity.name, None)
+        return effects
+
+    def _next(self, model: bytes, now: float) -> list[Effect]:
+        self.model = model
+        self.round, self.attempt, self.tried_here = self.round + 1, self._tried.get(self.round + 1, 0), 0
         return self._begin(now)
 
-    def _tick(self, now: float) -> list[Effect]:
-        wake = self.wake_at()
-        if wake is None or now < wake:
-            return []
-        return self._give_up(now)
+    def _tick(self, event: Tick) -> list[Effect]:
+        return self._give_up(event.now) if event.now >= self._until else []
 
     def _give_up(self, now: float) -> list[Effect]:
-        if self.phase == "preparing":
+        silent: list[str] = []
+        if self.state is Phase.PREPARING:
             silent = [hop for hop in self.chain if hop not in self._keys]
-            if self.manifest is not None:  # an attempt is opened from the last hop to the first: one is asked at a time
-                silent = [hop for hop in self.chain if hop not in self._opened][-1:]
-            for hop in silent:
-                self.trouble.setdefault(hop, "no answer while preparing")
-        why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.phase}"
+        elif self.state is Phase.OPENING:  # from the last hop to the first: one is asked at a time
+            silent = [hop for hop in self.chain if hop not in self._opened][-1:]
+        for hop in silent:
+            self.trouble.setdefault(hop, f"no answer while {self.state}")
+        why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.state}"
         abandoned = self.tried_here >= self.federation.policy.attempts
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
-        if self.manifest is not None:
-            self._past.add(self.manifest.digest)
         if abandoned:
             effects.append(Remember(Applied(self.round, self.model, 0, abandoned=True)))
-            return effects + self._next(now)
+            return effects + self._next(self.model, now)
         return effects + self._begin(now)

@@ -37,7 +37,9 @@ class Reason(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     COHORT_TOO_SMALL = "cohort_too_small"
     COHORT_CLOSED = "cohort_closed"
+    COHORT_STEP = "cohort_step"
     ALREADY_RELEASED = "already_released"
+    BUSY = "busy"
     # A body.
     BODY_CONFLICT = "body_conflict"
     WRONG_SEQUENCE = "wrong_sequence"
@@ -46,6 +48,7 @@ class Reason(StrEnum):
     RESIDUE_RANGE = "residue_range"
     TRAILING_BITS = "trailing_bits"
     SEAL_BROKEN = "seal_broken"
+    FALSE_EVIDENCE = "false_evidence"
     OUT_OF_RANGE = "out_of_range"
     # The tamper check.
     SHARE_MISSING = "share_missing"

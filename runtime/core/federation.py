@@ -74,8 +74,10 @@ class Policy:
     headroom: int = 0
     """Bits of range beyond the largest honest sum."""
     granularity: Granularity = Granularity.SUM
-    minimum_cohort: int = LEAST_COHORT
-    """Silos that a sum holds at least. Every hop counts for itself."""
+    minimum_cohort: int = 0
+    """Silos that a sum holds at least; 0 for a majority of the roster. Every hop counts for itself."""
+    cohort_step: int = 0
+    """Silos by which two successive cohorts differ at least, if they differ; 0 for any difference."""
     quorum: float = 1.0
     """Share of the invited silos that closes the cohort before the deadline."""
     minimum_hops: int = 0
@@ -111,18 +113,23 @@ class Policy:
         """The server's rule, from the keys that begin with `server`."""
         return Optimiser(self.server, self.server_lr, self.server_momentum, self.server_beta2, self.server_epsilon)
 
-    @property
-    def contributors(self) -> int:
-        """Silos whose noise a released sum holds at least."""
-        return self.group_size or self.minimum_cohort
+    def cohort_of(self, silos: int) -> int:
+        """Silos that a sum holds at least, with so many on the roster: a majority, unless the policy has a number.
 
-    @cached_property
-    def noise(self) -> Noise:
-        """What each silo adds to its integers."""
+        Of two majorities one silo is in both.
+        """
+        return self.minimum_cohort or max(LEAST_COHORT, silos // 2 + 1)
+
+    def contributors(self, silos: int) -> int:
+        """Silos whose noise a released sum holds at least, with so many on the roster."""
+        return self.group_size or self.cohort_of(silos)
+
+    def noise(self, contributors: int) -> Noise:
+        """What each silo adds to its integers, if a released sum holds the noise of so many at least."""
         if not self.noise_multiplier:
             return Noise()
         sensitivity = self.clip_norm * largest_value(self.precision, self.quantiser) / self.bound
-        return Noise.of(self.noise_multiplier, sensitivity, self.contributors)
+        return Noise.of(self.noise_multiplier, sensitivity, contributors)
 
     def conflict(self) -> tuple[str, str] | None:
         """Return the key and the trouble if keys about learning do not go together: the rest is config.py's."""
@@ -177,8 +184,23 @@ class Federation:
         """The numbers that follow from the policy: every node computes them itself."""
         p, silos = self.policy, len(self.silos)
         largest = silos * p.weight_levels * largest_value(min(p.precision, 100), p.quantiser)
-        headroom = p.headroom + p.noise.headroom(silos, largest)
+        headroom = p.headroom + self.noise.headroom(silos, largest)
         return plan(silos, p.precision, p.encoding, p.level, p.weight_levels, headroom, p.quantiser)
+
+    @cached_property
+    def minimum_cohort(self) -> int:
+        """Silos that a sum holds at least."""
+        return self.policy.cohort_of(len(self.silos))
+
+    @cached_property
+    def contributors(self) -> int:
+        """Silos whose noise a released sum holds at least."""
+        return self.policy.contributors(len(self.silos))
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What each silo adds to its integers."""
+        return self.policy.noise(self.contributors)
 
     @cached_property
     def chain(self) -> tuple[str, ...]:
@@ -209,7 +231,7 @@ class Federation:
         that a cohort that was released can be formed again.
         """
         names = self.silo_names
-        count = max(self.policy.minimum_cohort, round(len(names) * self.policy.subsample))
+        count = max(self.minimum_cohort, round(len(names) * self.policy.subsample))
         if count >= len(names):
             return names
         order = sorted(names, key=lambda name: digest("subsample", self.digest, round_, name))

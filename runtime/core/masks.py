@@ -8,6 +8,8 @@ The expansion is bound to the whole context of the round. Two silos that were sh
 that no hop can take off together, so a server that equivocates gets noise and not a difference.
 """
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import sqrt
@@ -45,6 +47,23 @@ AGGREGATOR = 0
 UPLOAD = "upload"
 """Direction of a mask that goes from a silo up the chain."""
 
+_BYTES_AT = bytes.__basicsize__ - 1
+"""Where the content of a bytes object begins in memory."""
+
+_SMALL_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+        "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    )
+)
+"""The points of Curve25519 whose order divides 8, and their second encodings: with one, everybody knows the secret."""
+
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 
 
@@ -57,6 +76,15 @@ class Secret:
     def __post_init__(self) -> None:
         if len(self.value) != SEED_BYTES:
             raise ValueError(f"a secret has {SEED_BYTES} bytes, not {len(self.value)}")
+
+    def wipe(self) -> None:
+        """Overwrite the bytes where they lie, in this object and in all that share them.
+
+        Python would leave them in memory until something else happens to be written there. A `bytes` cannot be changed
+        by other means than this; it works in CPython, and elsewhere it is not tried.
+        """
+        if sys.implementation.name == "cpython":
+            ctypes.memset(id(self.value) + _BYTES_AT, 0, len(self.value))
 
     @classmethod
     def draw(cls, rng: Rng) -> "Secret":
@@ -95,6 +123,11 @@ class MaskContext:
             self.chunk_parameters,
             self.direction,
         )
+
+
+def small_order(key: bytes) -> bool:
+    """Whether a public key agrees on the same secret with everybody. Its highest bit counts for nothing."""
+    return key[:-1] + bytes([key[-1] & 0x7F]) in _SMALL_ORDER
 
 
 def public_key(private: Secret) -> bytes:

@@ -10,26 +10,29 @@ from dataclasses import dataclass, field, replace
 
 from silomix.runtime.core.codec import Schema
 from silomix.runtime.core.digest import digest, fast_hash
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Granularity, UpdateKind
 from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.masks import MaskContext
+from silomix.runtime.core.masks import MaskContext, Secret
 from silomix.runtime.core.plan import Plan
 
 
 @dataclass(frozen=True)
 class RoundKey:
-    """A hop's key for one silo and one round, or the aggregator's for all silos."""
+    """A key of a hop or the aggregator for one silo and one attempt; in groups, the aggregator's is for all silos."""
 
     hop: str
     silo: str
     round: int
+    attempt: int
     public_key: bytes
     last_released: int
     signature: bytes = b""
 
     def digest(self, federation: bytes) -> bytes:
         """What its owner signs."""
-        return digest("round-key", federation, self.hop, self.silo, self.round, self.public_key, self.last_released)
+        parts = (self.hop, self.silo, self.round, self.attempt, self.public_key, self.last_released)
+        return digest("round-key", federation, *parts)
 
     def signed(self, identity: Identity, federation: bytes) -> "RoundKey":
         """Sign it."""
@@ -65,7 +68,7 @@ class Manifest:
     granularity: Granularity
     chain: tuple[str, ...]
     hop_keys: tuple[RoundKey, ...]
-    aggregator_key: RoundKey | None
+    aggregator_keys: tuple[RoundKey, ...]
     group_size: int
     invited: tuple[str, ...]
     minimum_cohort: int
@@ -78,8 +81,7 @@ class Manifest:
     def digest(self) -> bytes:
         """What names the attempt everywhere else, and what the aggregator signs."""
         keys: list[bytes | int] = []
-        own = () if self.aggregator_key is None else (self.aggregator_key,)
-        for group in (self.hop_keys, own):
+        for group in (self.hop_keys, self.aggregator_keys):
             keys.append(len(group))
             for key in group:
                 keys += [key.digest(self.federation), key.signature]
@@ -132,8 +134,9 @@ class Manifest:
         return self.chain.index(name) + 1 if name in self.chain else 0
 
     def key_for(self, hop: str, silo: str) -> RoundKey | None:
-        """The key that a silo seals its seed for a hop to."""
-        return next((k for k in self.hop_keys if k.hop == hop and k.silo == silo), None)
+        """The key that a silo seals its seed for a hop to, or for the aggregator."""
+        keys = self.hop_keys if hop in self.chain else self.aggregator_keys
+        return next((k for k in keys if k.hop == hop and k.silo in (silo, "")), None)
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,38 @@ class Header:
     def signed(self, identity: Identity) -> "Header":
         """Sign it."""
         return replace(self, signature=identity.sign(self.digest))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Proof that a silo sealed garbage to a node: the key that was made for this silo and attempt, opened.
+
+    It opens what this silo has sealed to this node in this attempt, and nothing else.
+    """
+
+    manifest: bytes
+    recipient: str
+    silo: str
+    header: bytes
+    private: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, manifest: bytes, recipient: str, header: Header, key: Secret) -> "Evidence":
+        """Open a key. It is copied: the original is overwritten when the attempt is over."""
+        return cls(manifest, recipient, header.silo, header.digest, bytes(bytearray(key.value)))
+
+
+class Accusation(PeerFault):
+    """A refusal of what a silo sealed, with the evidence that anybody can check."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        """The sentence is for people; what counts is the evidence."""
+        super().__init__(
+            Reason.SEAL_BROKEN,
+            f"{evidence.silo} sealed a seed to {evidence.recipient} that does not open, or is not the one committed to",
+            peer=evidence.silo,
+        )
+        self.evidence = evidence
 
 
 @dataclass(frozen=True)
@@ -259,6 +294,6 @@ def release_digest(hop: str, cohort: bytes, root: bytes) -> bytes:
     return digest("release", hop, cohort, root)
 
 
-def delivery_digest(name: str, root: bytes) -> bytes:
-    """What a receiver signs for having got it all."""
-    return digest("delivery", name, root)
+def delivery_digest(name: str, manifest: bytes, root: bytes) -> bytes:
+    """What a receiver signs for having got it all, and for its having come through to the aggregator."""
+    return digest("delivery", name, manifest, root)

@@ -12,8 +12,8 @@ from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import LEAST_COHORT, Federation
 from silomix.runtime.core.identity import verify
-from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
-from silomix.runtime.core.messages import Cohort, Grouping, Header, Manifest, RoundKey
+from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES, Secret, commitment, public_key, small_order, unseal
+from silomix.runtime.core.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
 from silomix.runtime.core.plan import Level
 
 
@@ -52,12 +52,12 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
         ("deadline_s", manifest.deadline_s, policy.deadline_s),
     ):
         _expect(Reason.WRONG_POLICY, name, found, expected)
-    if manifest.minimum_cohort < policy.minimum_cohort:
+    if manifest.minimum_cohort < federation.minimum_cohort:
         raise PeerFault(
             Reason.WRONG_POLICY,
-            f"the manifest allows a cohort of {manifest.minimum_cohort}, the policy {policy.minimum_cohort}",
+            f"the manifest allows a cohort of {manifest.minimum_cohort}, the policy {federation.minimum_cohort}",
             found=manifest.minimum_cohort,
-            expected=policy.minimum_cohort,
+            expected=federation.minimum_cohort,
         )
     _check_chain(manifest, federation)
     _check_invited(manifest, federation)
@@ -108,16 +108,15 @@ def _check_invited(manifest: Manifest, federation: Federation) -> None:
 
 def _check_keys(manifest: Manifest, federation: Federation) -> None:
     masked = manifest.plan.level is not Level.TRUSTED
-    wanted = [(h, s) for h in manifest.chain for s in invited(manifest, federation)] if masked else []
-    if [(k.hop, k.silo) for k in manifest.hop_keys] != wanted or (manifest.aggregator_key is None) is masked:
-        raise PeerFault(Reason.WRONG_KEYS, "round keys are missing, spare or misplaced")
-    for key in manifest.hop_keys:
-        check_round_key(key, federation, manifest.round)
-    own = manifest.aggregator_key
-    if own is not None:
-        if own.hop != federation.aggregator.name or own.silo:
-            raise PeerFault(Reason.WRONG_KEYS, "the aggregator's round key is not the aggregator's")
-        check_round_key(own, federation, manifest.round)
+    names = invited(manifest, federation) if masked else ()
+    hops = [(h, s) for h in manifest.chain for s in names]
+    # In groups the aggregator must not learn whose seed it opens, so one key serves all silos.
+    own = [(federation.aggregator.name, s) for s in ([""] if masked and manifest.group_size else names)]
+    for keys, wanted in ((manifest.hop_keys, hops), (manifest.aggregator_keys, own)):
+        if [(k.hop, k.silo) for k in keys] != wanted:
+            raise PeerFault(Reason.WRONG_KEYS, "round keys are missing, spare or misplaced")
+        for key in keys:
+            check_round_key(key, federation, manifest.round, manifest.attempt)
 
 
 def _check_fences(manifest: Manifest, federation: Federation) -> None:
@@ -136,12 +135,18 @@ def _check_fences(manifest: Manifest, federation: Federation) -> None:
         verify(hop.key, fence.digest(federation.digest), fence.signature, fence.hop)
 
 
-def check_round_key(key: RoundKey, federation: Federation, round_: int) -> None:
-    """Check one round key's length, round and signature."""
+def check_round_key(key: RoundKey, federation: Federation, round_: int, attempt: int) -> None:
+    """Check one round key's length, order, round, attempt and signature."""
     if len(key.public_key) != KEY_BYTES:
         raise PeerFault(Reason.WRONG_LENGTH, f"a round key has {KEY_BYTES} bytes", found=len(key.public_key))
-    if key.round != round_ or key.last_released >= round_ + (key.silo != ""):
+    if small_order(key.public_key):
+        raise PeerFault(Reason.WRONG_KEYS, f"a round key of {key.hop} is a point of small order", peer=key.hop)
+    if key.round != round_ or key.last_released > round_:
         raise PeerFault(Reason.WRONG_ROUND, f"a key of {key.hop} is for round {key.round}, not {round_}", peer=key.hop)
+    if key.attempt != attempt:
+        raise PeerFault(
+            Reason.WRONG_ATTEMPT, f"a key of {key.hop} is for attempt {key.attempt}, not {attempt}", peer=key.hop
+        )
     verify(federation.member(key.hop).key, key.digest(federation.digest), key.signature, key.hop)
 
 
@@ -158,8 +163,51 @@ def check_header(header: Header, manifest: Manifest, federation: Federation) -> 
     for seed in header.seeds:
         if len(seed.sealed) != SEALED_BYTES or len(seed.commitment) != DIGEST_BYTES:
             raise PeerFault(Reason.WRONG_LENGTH, f"{header.silo} sent a sealed seed of the wrong length")
+        if small_order(seed.sealed[:KEY_BYTES]):
+            raise PeerFault(
+                Reason.SEAL_BROKEN, f"{header.silo} sealed a seed with a point of small order", peer=header.silo
+            )
     _expect(Reason.WRONG_LENGTH, "number of chunks", header.chunks, layout(manifest).chunks)
     verify(silo.key, header.digest, header.signature, header.silo)
+
+
+def check_evidence(evidence: Evidence, header: Header, manifest: Manifest) -> None:
+    """Look for oneself whether a seed does not open, or is not the one committed to; if it is, the accuser lies."""
+    _expect(Reason.WRONG_MANIFEST, "manifest", evidence.manifest, manifest.digest)
+    if (evidence.header, evidence.silo) != (header.digest, header.silo):
+        raise PeerFault(Reason.FALSE_EVIDENCE, "the evidence is about another header", peer=evidence.recipient)
+    key = manifest.key_for(evidence.recipient, evidence.silo)
+    sealed = next((s for s in header.seeds if s.recipient == evidence.recipient), None)
+    private = Secret(evidence.private)
+    if key is None or sealed is None or key.silo != evidence.silo or public_key(private) != key.public_key:
+        raise PeerFault(
+            Reason.FALSE_EVIDENCE,
+            f"what {evidence.recipient} opened is not the key that it made for {evidence.silo}",
+            peer=evidence.recipient,
+        )
+    context = manifest.context(manifest.layer(evidence.recipient))
+    try:
+        opens = commitment(unseal(sealed.sealed, private, context), context) == sealed.commitment
+    except PeerFault:
+        opens = False
+    if opens:
+        raise PeerFault(
+            Reason.FALSE_EVIDENCE,
+            f"{evidence.recipient} says that the seed of {evidence.silo} does not open, and it does",
+            peer=evidence.recipient,
+        )
+
+
+def check_step(silos: tuple[str, ...], before: tuple[str, ...], federation: Federation) -> None:
+    """Check that two successive cohorts are equal or differ by as many silos as the policy wants."""
+    differ, least = len(set(silos) ^ set(before)), federation.policy.cohort_step
+    if 0 < differ < least:
+        raise PeerFault(
+            Reason.COHORT_STEP,
+            f"the cohort differs from the last one by {differ}: the policy wants none, or {least} or more",
+            found=differ,
+            expected=least,
+        )
 
 
 def check_cohort(
@@ -175,7 +223,7 @@ def check_cohort(
         raise PeerFault(Reason.MALFORMED, "the cohort is not in order, or has a silo twice")
     if not set(names) <= set(invited(manifest, federation)):
         raise PeerFault(Reason.NOT_INVITED, "the cohort has a silo that is not part of this round")
-    least = max(manifest.minimum_cohort, federation.policy.minimum_cohort, LEAST_COHORT)
+    least = max(manifest.minimum_cohort, federation.minimum_cohort, LEAST_COHORT)
     if len(names) < least:
         raise PeerFault(
             Reason.COHORT_TOO_SMALL,

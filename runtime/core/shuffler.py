@@ -8,14 +8,17 @@ byte leaves, so a restart knows of it, and a later attempt at that round can onl
 """
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from math import ceil
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity, verify
+from silomix.runtime.core.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.masks import Rng, Secret, public_key
 from silomix.runtime.core.messages import (
     Cohort,
+    Evidence,
     Grouping,
     Header,
     Manifest,
@@ -25,12 +28,24 @@ from silomix.runtime.core.messages import (
     trailer_digest,
 )
 from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_cohort, check_grouping, check_header, check_manifest, check_round, invited
+from silomix.runtime.core.rules import (
+    check_cohort,
+    check_evidence,
+    check_grouping,
+    check_header,
+    check_manifest,
+    check_round,
+    check_step,
+    invited,
+)
 
 UNFIT_ROUNDS = 10
-"""Rounds that a silo sits out whose seed a later hop could not open, this one included."""
+"""Rounds that a silo sits out that was shown to have sealed garbage, this one included."""
 MOST_HEADERS = 16
 """Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
+
+
+# Facts
 
 
 @dataclass(frozen=True)
@@ -45,19 +60,31 @@ class Released:
 
 
 @dataclass(frozen=True)
-class KeyMade:
-    """The durable fact that a key was made for a silo and a round."""
+class KeysMade:
+    """The durable fact that keys were made for an attempt, one for each silo."""
 
     round: int
-    silo: str
-    private: Secret = field(repr=False)
+    attempt: int
+    keys: tuple[tuple[str, Secret], ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class KeysGone:
-    """The durable fact that a round's keys are deleted, and with them what its masks hid."""
+    """The durable fact that an attempt's keys are deleted, and with them what its masks hid."""
 
     round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Accused:
+    """The durable fact that a silo was shown to have sealed garbage, with the evidence."""
+
+    round: int
+    evidence: Evidence
+
+
+Fact = Released | KeysMade | KeysGone | Accused
 
 
 # Events
@@ -65,12 +92,14 @@ class KeysGone:
 
 @dataclass(frozen=True)
 class Prepare:
-    """The aggregator asks for a round's keys."""
+    """The aggregator asks for an attempt's keys."""
 
     federation: bytes
     round: int
+    attempt: int
     silos: tuple[str, ...]
     known_released: int
+    now: float
 
 
 @dataclass(frozen=True)
@@ -90,6 +119,13 @@ class HeaderIn:
 
 
 @dataclass(frozen=True)
+class Unopened:
+    """The seed in this header that is ours does not open, or is not the one that was committed to."""
+
+    header: Header
+
+
+@dataclass(frozen=True)
 class BodyIn:
     """All chunks of a body came, in order, and hash to this root; the trailer says the rest."""
 
@@ -97,6 +133,21 @@ class BodyIn:
     root: bytes
     signed_root: bytes
     signature: bytes
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A body that was to be counted is in the sum."""
+
+    header: Header
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """A body may be in the sum in part: this attempt must release nothing."""
+
+    manifest: bytes
+    why: str
 
 
 @dataclass(frozen=True)
@@ -108,11 +159,18 @@ class CohortIn:
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """The next hop, or one behind it, cannot open what a silo sealed to it in this attempt."""
+class EvidenceIn:
+    """The next hop, or one behind it, shows that it cannot open what a silo sealed to it."""
+
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class SendRefused:
+    """The next hop refused what this one has to send, for good."""
 
     manifest: bytes
-    silo: str
+    fault: PeerFault
 
 
 @dataclass(frozen=True)
@@ -129,22 +187,28 @@ class Tick:
     now: float
 
 
-Event = Prepare | Open | HeaderIn | BodyIn | CohortIn | Unfit | Delivered | Tick
+Event = (
+    Prepare
+    | Open
+    | HeaderIn
+    | Unopened
+    | BodyIn
+    | Counted
+    | Spoiled
+    | CohortIn
+    | EvidenceIn
+    | SendRefused
+    | Delivered
+    | Tick
+)
 
 
 # Effects
 
 
 @dataclass(frozen=True)
-class Remember:
-    """Write a fact to the journal, durably, before anything else happens."""
-
-    fact: Released | KeyMade | KeysGone
-
-
-@dataclass(frozen=True)
 class Keys:
-    """Answer with the round's keys."""
+    """Answer with the attempt's keys."""
 
     keys: tuple[RoundKey, ...]
     last_released: int
@@ -159,9 +223,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class Pass:
-    """Relay a header to the next hop, and begin to expand its mask."""
+    """Open the seed in a header that is ours, begin to expand its mask, and relay the header to the next hop."""
 
     header: Header
+    key: Secret | None = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -172,16 +237,22 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Count:
-    """Add a body to the sum and give the silo its receipt."""
+class Accuse:
+    """Refuse the stream that brought a header, and show the hop before why."""
 
-    header: Header
-    receipt: Receipt
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
-class Again:
-    """Give a silo the receipt that it already has: nothing is counted."""
+class Count:
+    """Add a body to the sum."""
+
+    header: Header
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """Give the silo its receipt, for the first time or again."""
 
     receipt: Receipt
 
@@ -201,7 +272,107 @@ class Abort:
     fault: PeerFault
 
 
-Effect = Remember | Keys | Begin | Pass | Drop | Count | Again | Release | Abort
+@dataclass(frozen=True)
+class Forget:
+    """The attempt is over: leave nothing of it in memory or on the disk."""
+
+
+Effect = Remember[Fact] | Keys | Begin | Pass | Drop | Accuse | Count | Acknowledge | Release | Abort | Forget
+
+
+class State(StrEnum):
+    """Where a hop is with the newest attempt that it knows."""
+
+    IDLE = "idle"
+    """No attempt is open, or time ran out on it."""
+    OPEN = "open"
+    """Headers come, and at hop 1 bodies."""
+    RELEASING = "releasing"
+    """The cohort is closed and remembered; the sum is on its way."""
+    DONE = "done"
+    """The sum has come through to the aggregator."""
+    GIVEN_UP = "given up"
+    """Nothing is released in this attempt any more."""
+
+
+_NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open here")
+_OVER = refuses(Reason.COHORT_CLOSED, "this attempt was given up")
+_PREPARE = does("_prepare")
+_OPEN = does("_open", State.OPEN, State.GIVEN_UP)
+_CLOSING = (State.RELEASING, State.GIVEN_UP)
+TABLE: Table = {
+    State.IDLE: {
+        Prepare: _PREPARE,
+        Open: _OPEN,
+        HeaderIn: _NONE,
+        Unopened: IGNORES,
+        BodyIn: _NONE,
+        Counted: IGNORES,
+        Spoiled: IGNORES,
+        CohortIn: _NONE,
+        EvidenceIn: _NONE,
+        SendRefused: IGNORES,
+        Delivered: IGNORES,
+        Tick: does("_expire"),
+    },
+    State.OPEN: {
+        Prepare: _PREPARE,
+        Open: _OPEN,
+        HeaderIn: does("_header"),
+        Unopened: does("_unopened", *_CLOSING),
+        BodyIn: does("_body"),
+        Counted: does("_counted", *_CLOSING),
+        Spoiled: does("_spoiled", State.GIVEN_UP),
+        CohortIn: does("_cohort", State.RELEASING),
+        EvidenceIn: does("_evidence", *_CLOSING),
+        SendRefused: does("_send_refused", State.GIVEN_UP),
+        Delivered: IGNORES,
+        Tick: does("_tick", *_CLOSING, State.IDLE),
+    },
+    State.RELEASING: {
+        Prepare: _PREPARE,
+        Open: _OPEN,
+        HeaderIn: does("_late_header"),
+        Unopened: IGNORES,
+        BodyIn: does("_late_body"),
+        Counted: IGNORES,
+        Spoiled: does("_spoiled", State.GIVEN_UP),
+        CohortIn: does("_cohort"),
+        EvidenceIn: does("_evidence", State.GIVEN_UP),
+        SendRefused: does("_send_refused", State.GIVEN_UP),
+        Delivered: does("_delivered", State.DONE),
+        Tick: does("_expire", State.IDLE),
+    },
+    State.DONE: {
+        Prepare: _PREPARE,
+        Open: _OPEN,
+        HeaderIn: does("_late_header"),
+        Unopened: IGNORES,
+        BodyIn: does("_late_body"),
+        Counted: IGNORES,
+        Spoiled: IGNORES,
+        CohortIn: _NONE,
+        EvidenceIn: IGNORES,
+        SendRefused: IGNORES,
+        Delivered: IGNORES,
+        Tick: does("_expire"),
+    },
+    State.GIVEN_UP: {
+        Prepare: _PREPARE,
+        Open: _OPEN,
+        HeaderIn: _OVER,
+        Unopened: IGNORES,
+        BodyIn: _OVER,
+        Counted: IGNORES,
+        Spoiled: IGNORES,
+        CohortIn: _OVER,
+        EvidenceIn: does("_evidence"),
+        SendRefused: IGNORES,
+        Delivered: IGNORES,
+        Tick: does("_expire", State.IDLE),
+    },
+}
+"""What an event does in each state. Whatever the state, a newer attempt may be opened."""
 
 
 @dataclass
@@ -209,8 +380,8 @@ class _Attempt:
     manifest: Manifest
     opened: float
     headers: dict[bytes, Header] = field(default_factory=dict)
-    counted: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)  # silo -> header digest, receipt
-    closed: bool = False
+    counting: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)  # silo -> header digest, receipt
+    counted: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)
     cohort: bytes = b""  # digest of the one that was released
 
 
@@ -238,84 +409,101 @@ def deal(silos: int, size: int, rng: Rng) -> tuple[int, ...]:
     return tuple(groups)
 
 
-class Shuffler:
-    """One hop's state: its keys, what it has released, and the attempt that is open."""
+class Shuffler(Machine[State, Event, Effect, Fact]):
+    """One hop's state: its keys, what it has released, and the newest attempt."""
+
+    TABLE = TABLE
 
     def __init__(self, federation: Federation, identity: Identity, rng: Rng) -> None:
         """Start empty; `recall` what the journal has before the first step."""
         self.federation = federation
         self.identity = identity
-        self.keys: dict[tuple[int, str], Secret] = {}
+        self.state = State.IDLE
+        self.keys: dict[tuple[int, int], dict[str, Secret]] = {}
+        """By round and attempt, then by silo."""
         self.released: dict[int, Released] = {}
         self.last_released = 0
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
         self._rng = rng
+        self._round_began = 0.0
+        self._timed = 0
+        """The round that `_round_began` is about."""
 
-    def recall(self, fact: Released | KeyMade | KeysGone) -> None:
-        """Take a fact in: on start-up from the journal, and later as it is remembered."""
-        if isinstance(fact, Released):
-            self.released[fact.round] = fact
-            self.last_released = max(self.last_released, fact.round)
-        elif isinstance(fact, KeyMade):
-            self.keys[fact.round, fact.silo] = fact.private
-        else:
-            self.keys = {key: secret for key, secret in self.keys.items() if key[0] > fact.round}
-
-    def step(self, event: Event) -> list[Effect]:
-        """Take one event; raise a PeerFault if it is to be refused, and then nothing has changed."""
-        match event:
-            case Prepare():
-                return self._prepare(event)
-            case Open():
-                return self._open(event)
-            case HeaderIn():
-                return self._header(event)
-            case BodyIn():
-                return self._body(event)
-            case CohortIn():
-                return self._cohort(event)
-            case Unfit():
-                return self._unfit(event)
-            case Delivered():
-                return self._delivered(event.manifest)
-            case Tick():
-                return self._tick(event.now)
+    def recall(self, fact: Fact) -> None:
+        """Take a fact in."""
+        match fact:
+            case Released():
+                self.released[fact.round] = fact
+                self.last_released = max(self.last_released, fact.round)
+            case KeysMade():
+                self.keys[fact.round, fact.attempt] = dict(fact.keys)
+            case KeysGone():
+                for secret in self.keys.pop((fact.round, fact.attempt), {}).values():
+                    secret.wipe()
+            case Accused():
+                silo = fact.evidence.silo
+                self.unfit[silo] = max(self.unfit.get(silo, 0), fact.round + UNFIT_ROUNDS - 1)
 
     def wake_at(self) -> float | None:
-        """When the next `Tick` is due, if one is: hop 1 closes the cohort at its deadline."""
-        attempt = self.attempt
-        if attempt is None or attempt.closed or not self._first(attempt.manifest):
-            return None
-        return attempt.opened + attempt.manifest.deadline_s
+        """When the next `Tick` is due: hop 1 closes the cohort at its deadline, and no secret outlives its round."""
+        if self.state is State.OPEN and self.attempt is not None and self._first(self.attempt.manifest):
+            return self.attempt.opened + self.attempt.manifest.deadline_s
+        return self._expires if self.keys or self.state in (State.OPEN, State.RELEASING, State.GIVEN_UP) else None
+
+    @property
+    def _expires(self) -> float:
+        policy = self.federation.policy
+        return self._round_began + policy.attempts * (policy.deadline_s + policy.release_s)
+
+    def _begins(self, round_: int, now: float) -> None:
+        """Start a round's clock: with the first that this process hears of it."""
+        if round_ != self._timed:
+            self._timed, self._round_began = round_, now
 
     def _first(self, manifest: Manifest) -> bool:
         return manifest.chain[0] == self.identity.name
+
+    @property
+    def _now_open(self) -> _Attempt:
+        assert self.attempt is not None, "the table lets nothing come here while no attempt is open"
+        return self.attempt
+
+    # Keys, and opening an attempt
 
     def _prepare(self, event: Prepare) -> list[Effect]:
         if event.federation != self.federation.digest:
             raise PeerFault(Reason.WRONG_FEDERATION, "the aggregator has another federation file")
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
-        opened = 1 if self.attempt is None else self.attempt.manifest.round
-        if event.round < max(opened, self.last_released):
+        newest = (1, 1)
+        if self.attempt is not None:
+            newest = (self.attempt.manifest.round, self.attempt.manifest.attempt)
+        asked = (event.round, event.attempt)
+        if event.round < max(newest[0], self.last_released):
             raise PeerFault(Reason.WRONG_ROUND, f"round {event.round} is over", found=event.round)
+        if asked < max(newest, *self.keys, newest):
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
         check_round(event.round, self.federation)
-        if list(event.silos) != sorted(set(event.silos)):
-            raise PeerFault(Reason.MALFORMED, "the silos are not in order, or one is there twice")
-        masked = self.federation.plan.level is not Level.TRUSTED
+        if event.silos != self.federation.draw(event.round):
+            raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
         effects: list[Effect] = []
-        keys: list[RoundKey] = []
-        for silo in event.silos if masked else ():
-            if silo not in self.federation.silo_names:
-                raise PeerFault(Reason.UNKNOWN_PEER, f"{silo!r} is not on the roster", peer=silo)
-            private = self.keys.get((event.round, silo))
-            if private is None:
-                private = Secret.draw(self._rng)
-                effects.append(Remember(KeyMade(event.round, silo, private)))
-            key = RoundKey(self.identity.name, silo, event.round, public_key(private), self.last_released)
-            keys.append(key.signed(self.identity, self.federation.digest))
+        made = self.keys.get(asked)
+        if made is None and self.federation.plan.level is not Level.TRUSTED:
+            if asked == newest and self.attempt is not None:  # deleted, since its sum has come through
+                raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
+            made = {silo: Secret.draw(self._rng) for silo in event.silos}
+            # Those that were never opened go: nobody makes a hop pile up keys.
+            effects = [Remember(KeysGone(*number)) for number in self.keys if number != newest]
+            effects.append(Remember(KeysMade(event.round, event.attempt, tuple(made.items()))))
+        self._begins(event.round, event.now)
+        keys = [
+            RoundKey(
+                self.identity.name, silo, event.round, event.attempt, public_key(private), self.last_released
+            ).signed(self.identity, self.federation.digest)
+            for silo, private in (made or {}).items()
+        ]
         return [*effects, Keys(tuple(keys), self.last_released)]
 
     def _open(self, event: Open) -> list[Effect]:
@@ -340,51 +528,41 @@ class Shuffler:
                     f"attempt {manifest.attempt} of round {manifest.round} is not newer than "
                     f"attempt {old.attempt} of round {old.round}",
                 )
+        own = self.keys.get((manifest.round, manifest.attempt), {})
         for key in manifest.hop_keys:
             if key.hop == self.identity.name:
-                private = self.keys.get((manifest.round, key.silo))
+                private = own.get(key.silo)
                 if private is None or public_key(private) != key.public_key:
                     raise PeerFault(Reason.WRONG_KEYS, f"the key for {key.silo} is not one that this hop made")
                 if key.last_released > self.last_released:
                     raise _behind(key.last_released, self.last_released)
-        effects: list[Effect] = []
-        over = min((r for r, _ in self.keys), default=manifest.round)
-        if over < manifest.round:
-            effects.append(Remember(KeysGone(manifest.round - 1)))
-        self.attempt = _Attempt(manifest, event.now)
+        effects: list[Effect] = [
+            Remember(KeysGone(*number)) for number in self.keys if number != (manifest.round, manifest.attempt)
+        ]
+        self._begins(manifest.round, event.now)
+        self.attempt, self.state = _Attempt(manifest, event.now), State.OPEN
         effects.append(Begin(manifest))
-        absent = [s for s in before.silos if self._sits_out(s, self.attempt)] if before is not None else []
+        absent = [s for s in before.silos if self._sits_out(s)] if before is not None else []
         if absent and self._first(manifest):
-            self.attempt.closed = True
             why = f"round {manifest.round} was released for a cohort with {', '.join(absent)}, who sit out"
-            effects.append(Abort(PeerFault(Reason.ALREADY_RELEASED, why)))
+            effects += self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
         return effects
 
-    def _current(self) -> _Attempt:
-        if self.attempt is None:
-            raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open here")
-        return self.attempt
+    # Headers
 
     def _header(self, event: HeaderIn) -> list[Effect]:
-        attempt, header = self._current(), event.header
+        attempt, header = self._check_header(event)
         first = self._first(attempt.manifest)
-        sender = header.silo if first else attempt.manifest.chain[attempt.manifest.layer(self.identity.name) - 2]
-        if event.sender != sender:
-            raise PeerFault(Reason.UNKNOWN_PEER, f"{event.sender} sent what {sender} should", peer=event.sender)
-        check_header(header, attempt.manifest, self.federation)
-        self._check_fit(header.silo, attempt)
         digest = header.digest
-        counted = attempt.counted.get(header.silo)
-        if counted is not None and counted[0] == digest:
-            return [Again(counted[1])]
         if digest in attempt.headers and not first:
             return []  # the hop before begins a broken stream anew
-        if attempt.closed:
-            raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
+        counted = attempt.counted.get(header.silo) or attempt.counting.get(header.silo)
         if counted is not None:
-            raise _conflict(header.silo)
+            if counted[0] != digest:
+                raise _conflict(header.silo)
+            return [Acknowledge(counted[1])] if header.silo in attempt.counted else []
         if first:
-            self._check_cohort_has(header.silo, attempt)
+            self._check_cohort_has(header.silo)
         if digest in attempt.headers:
             return []
         if sum(h.silo == header.silo for h in attempt.headers.values()) >= MOST_HEADERS:
@@ -394,45 +572,45 @@ class Shuffler:
                 peer=header.silo,
             )
         attempt.headers[digest] = header
-        return [Pass(header)]
+        return [Pass(header, self._key_for(header.silo))]
 
-    def _sits_out(self, silo: str, attempt: _Attempt) -> bool:
-        return self.unfit.get(silo, 0) >= attempt.manifest.round
+    def _late_header(self, event: HeaderIn) -> list[Effect]:
+        attempt, header = self._check_header(event)
+        if header.digest in attempt.headers and not self._first(attempt.manifest):
+            return []
+        counted = attempt.counted.get(header.silo)
+        if counted is not None and counted[0] == header.digest:
+            return [Acknowledge(counted[1])]
+        raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
 
-    def _check_fit(self, silo: str, attempt: _Attempt) -> None:
-        if self._sits_out(silo, attempt):
+    def _check_header(self, event: HeaderIn) -> tuple[_Attempt, Header]:
+        attempt, header = self._now_open, event.header
+        place = attempt.manifest.layer(self.identity.name)
+        sender = header.silo if place == 1 else attempt.manifest.chain[place - 2]
+        if event.sender != sender:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{event.sender} sent what {sender} should", peer=event.sender)
+        check_header(header, attempt.manifest, self.federation)
+        self._check_fit(header.silo)
+        return attempt, header
+
+    def _key_for(self, silo: str) -> Secret | None:
+        manifest = self._now_open.manifest
+        return self.keys.get((manifest.round, manifest.attempt), {}).get(silo)
+
+    def _sits_out(self, silo: str) -> bool:
+        return self.unfit.get(silo, 0) >= self._now_open.manifest.round
+
+    def _check_fit(self, silo: str) -> None:
+        if self._sits_out(silo):
             raise PeerFault(
                 Reason.SEAL_BROKEN,
-                f"{silo} sealed a seed that a later hop could not open: it sits out until round {self.unfit[silo] + 1}",
+                f"{silo} was shown to have sealed garbage: it sits out until round {self.unfit[silo] + 1}",
                 peer=silo,
             )
 
-    def _unfit(self, event: Unfit) -> list[Effect]:
-        """Go on without a silo. If it is in the sum already, this attempt is lost, and the next is without it."""
-        attempt = self._current()
-        if event.manifest != attempt.manifest.digest or self._sits_out(event.silo, attempt):
-            return []
-        if event.silo not in invited(attempt.manifest, self.federation):
-            raise PeerFault(Reason.NOT_INVITED, f"{event.silo!r} is not in this attempt", peer=event.silo)
-        self.unfit[event.silo] = attempt.manifest.round + UNFIT_ROUNDS - 1
-        before = self.released.get(attempt.manifest.round)
-        if attempt.closed and (before is None or event.silo in before.silos):
-            return []
-        attempt.headers = {digest: h for digest, h in attempt.headers.items() if h.silo != event.silo}
-        effects: list[Effect] = [Drop(event.silo)]
-        if attempt.closed:
-            return effects
-        if event.silo in attempt.counted:
-            attempt.closed = True
-            why = f"{event.silo} is in the sum, and a later hop cannot take its mask off"
-            return [*effects, Abort(PeerFault(Reason.SEAL_BROKEN, why, peer=event.silo))]
-        if self._first(attempt.manifest) and attempt.counted and self._complete(attempt):
-            effects += self._close(attempt)
-        return effects
-
-    def _check_cohort_has(self, silo: str, attempt: _Attempt) -> None:
+    def _check_cohort_has(self, silo: str) -> None:
         """Keep a silo out of the sum of a round that was released without it."""
-        before = self.released.get(attempt.manifest.round)
+        before = self.released.get(self._now_open.manifest.round)
         if before is not None and silo not in before.silos:
             raise PeerFault(
                 Reason.ALREADY_RELEASED,
@@ -440,96 +618,158 @@ class Shuffler:
                 peer=silo,
             )
 
+    # A silo that sealed garbage: nobody is left out on a bare word
+
+    def _unopened(self, event: Unopened) -> list[Effect]:
+        """Open the key that was made for this silo and attempt: whoever has the manifest sees that it opens nothing."""
+        attempt, header = self._now_open, event.header
+        key = self._key_for(header.silo)
+        if header.digest not in attempt.headers or key is None:
+            return []
+        evidence = Evidence.of(attempt.manifest.digest, self.identity.name, header, key)
+        return [*self._leave_out(evidence, header), Accuse(evidence)]
+
+    def _evidence(self, event: EvidenceIn) -> list[Effect]:
+        """Look at the evidence oneself, then go on without the silo."""
+        attempt, evidence = self._now_open, event.evidence
+        if evidence.manifest != attempt.manifest.digest:
+            return []
+        header = attempt.headers.get(evidence.header)
+        if header is None:  # a stream that was begun anew may have brought the evidence before
+            if self._sits_out(evidence.silo):
+                return []
+            raise PeerFault(Reason.FALSE_EVIDENCE, "the evidence is about a header that never came")
+        check_evidence(evidence, header, attempt.manifest)
+        if self._sits_out(evidence.silo):
+            return []
+        return self._leave_out(evidence, header)
+
+    def _leave_out(self, evidence: Evidence, header: Header) -> list[Effect]:
+        """Go on without a silo. If it is in the sum already, this attempt is lost, and the next is without it."""
+        attempt, silo = self._now_open, header.silo
+        effects: list[Effect] = [Remember(Accused(attempt.manifest.round, evidence))]
+        if self.state is State.GIVEN_UP:
+            return effects
+        in_sum = silo in attempt.counted or silo in attempt.counting
+        if self.state is State.RELEASING:
+            in_sum = silo in self.released[attempt.manifest.round].silos
+        effects.append(self._drop(silo))
+        if in_sum:
+            why = f"{silo} is in the sum, and a hop cannot take its mask off"
+            return [*effects, *self._give_up(PeerFault(Reason.SEAL_BROKEN, why, peer=silo))]
+        if self.state is State.OPEN and self._first(attempt.manifest) and self._complete(attempt, silo):
+            effects += self._close()
+        return effects
+
+    def _drop(self, silo: str) -> Drop:
+        attempt = self._now_open
+        attempt.headers = {digest: h for digest, h in attempt.headers.items() if h.silo != silo}
+        return Drop(silo)
+
+    # Bodies, and closing the cohort: hop 1's
+
     def _body(self, event: BodyIn) -> list[Effect]:
-        attempt, header = self._current(), event.header
+        attempt, header = self._check_body(event)
+        counted = attempt.counted.get(header.silo) or attempt.counting.get(header.silo)
+        if counted is not None:
+            if counted[0] != header.digest or counted[1].root != event.root:
+                raise _conflict(header.silo)
+            return [Acknowledge(counted[1])] if header.silo in attempt.counted else []
+        self._check_cohort_has(header.silo)
+        silo = self.federation.member(header.silo)
+        verify(silo.key, trailer_digest(header.digest, event.root), event.signature, header.silo)
+        receipt = Receipt(header.silo, header.manifest, event.root, self.identity.name)
+        receipt = replace(receipt, signature=self.identity.sign(receipt.digest))
+        attempt.counting[header.silo] = (header.digest, receipt)
+        return [Count(header)]
+
+    def _late_body(self, event: BodyIn) -> list[Effect]:
+        attempt, header = self._check_body(event)
+        counted = attempt.counted.get(header.silo)
+        if counted is not None and counted[0] == header.digest and counted[1].root == event.root:
+            return [Acknowledge(counted[1])]
+        raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
+
+    def _check_body(self, event: BodyIn) -> tuple[_Attempt, Header]:
+        attempt, header = self._now_open, event.header
         if header.manifest != attempt.manifest.digest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the body was on its way", peer=header.silo)
         if not self._first(attempt.manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "bodies go to the first hop, and this is another", peer=header.silo)
-        self._check_fit(header.silo, attempt)
+        self._check_fit(header.silo)
         if header.digest not in attempt.headers:
             raise PeerFault(Reason.WRONG_SEQUENCE, "a body whose header never came", peer=header.silo)
         if event.root != event.signed_root:
             raise PeerFault(
                 Reason.ROOT_MISMATCH, f"the chunks of {header.silo} are not those that it signed", peer=header.silo
             )
-        counted = attempt.counted.get(header.silo)
-        if counted is not None and counted[0] == header.digest and counted[1].root == event.root:
-            return [Again(counted[1])]
-        if attempt.closed:
-            raise PeerFault(Reason.COHORT_CLOSED, "the cohort is closed", peer=header.silo)
-        if counted is not None:
-            raise _conflict(header.silo)
-        self._check_cohort_has(header.silo, attempt)
-        silo = self.federation.member(header.silo)
-        verify(silo.key, trailer_digest(header.digest, event.root), event.signature, header.silo)
-        receipt = Receipt(header.silo, header.manifest, event.root, self.identity.name)
-        receipt = replace(receipt, signature=self.identity.sign(receipt.digest))
-        attempt.counted[header.silo] = (header.digest, receipt)
-        effects: list[Effect] = [Count(header, receipt)]
+        return attempt, header
+
+    def _counted(self, event: Counted) -> list[Effect]:
+        attempt, silo = self._now_open, event.header.silo
+        counting = attempt.counting.pop(silo, None)
+        if counting is None or counting[0] != event.header.digest:
+            return []
+        attempt.counted[silo] = counting
+        effects: list[Effect] = [Acknowledge(counting[1])]
         if self._complete(attempt):
-            effects += self._close(attempt)
+            effects += self._close()
         return effects
 
-    def _complete(self, attempt: _Attempt) -> bool:
+    def _spoiled(self, event: Spoiled) -> list[Effect]:
+        if event.manifest != self._now_open.manifest.digest:
+            return []
+        return self._give_up(PeerFault(Reason.WRONG_SEQUENCE, f"a body could not be added: {event.why}"))
+
+    def _complete(self, attempt: _Attempt, without: str = "") -> bool:
         """Whether the cohort can close before its deadline: all are in, or a quorum is."""
         before = self.released.get(attempt.manifest.round)
         if before is not None:
             return set(before.silos) <= set(attempt.counted)
-        names = [s for s in invited(attempt.manifest, self.federation) if not self._sits_out(s, attempt)]
+        names = [s for s in invited(attempt.manifest, self.federation) if not self._sits_out(s) and s != without]
         quorum = max(attempt.manifest.minimum_cohort, ceil(round(len(names) * self.federation.policy.quorum, 6)))
         return len(attempt.counted) >= max(attempt.manifest.minimum_cohort, min(quorum, len(names)))
 
-    def _close(self, attempt: _Attempt) -> list[Effect]:
+    def _close(self) -> list[Effect]:
+        attempt = self._now_open
         manifest = attempt.manifest
         before = self.released.get(manifest.round)
         silos = sorted(attempt.counted if before is None else before.silos)
         missing = [s for s in silos if s not in attempt.counted]
-        if before is not None and missing:
-            attempt.closed = True
-            return [
-                Abort(
-                    PeerFault(
-                        Reason.ALREADY_RELEASED,
-                        f"round {manifest.round} was released for a cohort with {', '.join(missing)}, who are not here",
-                    )
-                )
-            ]
+        if missing:
+            why = f"round {manifest.round} was released for a cohort with {', '.join(missing)}, who are not here"
+            return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
         cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
         cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
-        attempt.closed = True
         grouping = None
         if manifest.group_size:
             groups = before.groups if before is not None else deal(len(silos), manifest.group_size, self._rng)
             grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
         try:
-            self._check(cohort, grouping, attempt)
+            self._check(cohort, grouping)
         except PeerFault as fault:
-            return [Abort(fault)]
-        return self._release(cohort, grouping, attempt)
+            return self._give_up(fault)
+        return self._release(cohort, grouping)
 
-    def _check(self, cohort: Cohort, grouping: Grouping | None, attempt: _Attempt) -> None:
+    # Releasing
+
+    def _check(self, cohort: Cohort, grouping: Grouping | None) -> None:
+        attempt = self._now_open
         check_cohort(cohort, attempt.manifest, self.federation, attempt.headers)
+        last = max((r for r in self.released if r < attempt.manifest.round), default=0)
+        if last:
+            check_step(cohort.silos, self.released[last].silos, self.federation)
         if (grouping is not None) is not bool(attempt.manifest.group_size):
             raise PeerFault(Reason.WRONG_SEQUENCE, "a grouping is missing, or spare")
         if grouping is not None:
             check_grouping(grouping, cohort, attempt.manifest, self.federation)
 
-    @staticmethod
-    def _release(cohort: Cohort, grouping: Grouping | None, attempt: _Attempt) -> list[Effect]:
-        attempt.closed, attempt.cohort = True, cohort.digest
-        manifest = attempt.manifest
-        groups = () if grouping is None else grouping.groups
-        # The keys stay until the sum has come through: what does not is asked for again in a later attempt.
-        released = Released(manifest.round, cohort.silos, manifest.model, groups)
-        return [Remember(released), Release(cohort, grouping)]
-
     def _cohort(self, event: CohortIn) -> list[Effect]:
-        attempt = self._current()
+        attempt = self._now_open
         manifest = attempt.manifest
         if self._first(manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
-        self._check(event.cohort, event.grouping, attempt)
+        self._check(event.cohort, event.grouping)
         before = self.released.get(manifest.round)
         groups = () if event.grouping is None else event.grouping.groups
         other = attempt.cohort not in (b"", event.cohort.digest)
@@ -539,17 +779,56 @@ class Shuffler:
                 f"round {manifest.round} was released for another cohort, and is for no second one, ever",
                 round=manifest.round,
             )
-        return self._release(event.cohort, event.grouping, attempt)
+        if attempt.cohort:
+            return []  # a broken stream begins anew
+        return self._release(event.cohort, event.grouping)
 
-    def _delivered(self, manifest: bytes) -> list[Effect]:
-        attempt = self.attempt
-        if attempt is None or attempt.manifest.digest != manifest or not attempt.cohort:
+    def _release(self, cohort: Cohort, grouping: Grouping | None) -> list[Effect]:
+        attempt = self._now_open
+        manifest = attempt.manifest
+        attempt.cohort, self.state = cohort.digest, State.RELEASING
+        groups = () if grouping is None else grouping.groups
+        # The keys stay until the sum has come through: what does not is asked for again in a later attempt.
+        return [
+            Remember(Released(manifest.round, cohort.silos, manifest.model, groups)),
+            Release(cohort, grouping),
+        ]
+
+    def _give_up(self, fault: PeerFault) -> list[Effect]:
+        self.state = State.GIVEN_UP
+        return [Abort(fault)]
+
+    def _send_refused(self, event: SendRefused) -> list[Effect]:
+        if event.manifest != self._now_open.manifest.digest:
             return []
-        known = any(round_ <= attempt.manifest.round for round_, _ in self.keys)
-        return [Remember(KeysGone(attempt.manifest.round))] if known else []
+        return self._give_up(event.fault)
 
-    def _tick(self, now: float) -> list[Effect]:
+    # The end: nothing outlives the round
+
+    def _delivered(self, event: Delivered) -> list[Effect]:
+        manifest = self._now_open.manifest
+        if manifest.digest != event.manifest:
+            return []
+        self.state = State.DONE
+        return self._forget((manifest.round, manifest.attempt))  # keys for the next round may be made already
+
+    def _tick(self, event: Tick) -> list[Effect]:
+        attempt = self._now_open
+        if self._first(attempt.manifest) and event.now >= attempt.opened + attempt.manifest.deadline_s:
+            return self._close()
+        return self._expire(event)
+
+    def _expire(self, event: Tick) -> list[Effect]:
+        """Let go of a round that nobody has brought to its end, by this hop's own clock."""
+        if not self._timed and self.keys:  # made before a restart: the clock begins anew
+            self._begins(max(self.keys)[0], event.now)
         wake = self.wake_at()
-        if wake is None or now < wake or self.attempt is None:
+        if wake is None or event.now < self._expires:
             return []
-        return self._close(self.attempt)
+        if self.state is not State.DONE:
+            self.state = State.IDLE
+        return self._forget(max(self.keys, default=(0, 0)))
+
+    def _forget(self, up_to: tuple[int, int]) -> list[Effect]:
+        gone: list[Effect] = [Remember(KeysGone(*number)) for number in self.keys if number <= up_to]
+        return [*gone, Forget()]

@@ -5,11 +5,13 @@ It joins a further attempt only if no hop of an earlier one can have released, o
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.federation import Federation
 from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.masks import AGGREGATOR, Rng, Secret, commitment, seal
+from silomix.runtime.core.machine import Machine, Remember, Table, does, refuses
+from silomix.runtime.core.masks import Rng, Secret, commitment, seal
 from silomix.runtime.core.messages import Header, Manifest, Receipt, SealedSeed
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import check_manifest, invited, layout
@@ -23,6 +25,9 @@ class Joined:
     attempt: int
     model: bytes
     chain: tuple[str, ...]
+
+
+# Events
 
 
 @dataclass(frozen=True)
@@ -43,23 +48,12 @@ class ReceiptIn:
 Event = Announced | ReceiptIn
 
 
-@dataclass(frozen=True)
-class Remember:
-    """Write a fact to the journal, durably, before anything else happens."""
-
-    fact: Joined
+# Effects
 
 
 @dataclass(frozen=True)
-class Train:
-    """Fetch the model, train, and freeze the round's integers; if they are frozen already, go on at once."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Submit:
-    """Send the frozen integers, under fresh masks."""
+class TakePart:
+    """Train unless the round's integers are frozen already, then send them under fresh masks."""
 
     manifest: Manifest
 
@@ -71,7 +65,35 @@ class Done:
     manifest: Manifest
 
 
-Effect = Remember | Train | Submit | Done
+Effect = Remember[Joined] | TakePart | Done
+
+
+class State(StrEnum):
+    """Where a silo is."""
+
+    WAITING = "waiting"
+    """Nothing is under way."""
+    TAKING_PART = "taking part"
+    """It trains, or sends its body."""
+    COUNTED = "counted"
+    """Hop 1 has its body."""
+
+
+_HEARS = does("_announced", State.TAKING_PART)
+TABLE: Table = {
+    State.WAITING: {
+        Announced: _HEARS,
+        ReceiptIn: refuses(Reason.WRONG_MANIFEST, "a receipt, and nothing was sent"),
+    },
+    State.TAKING_PART: {
+        Announced: _HEARS,
+        ReceiptIn: does("_receipt", State.COUNTED),
+    },
+    State.COUNTED: {
+        Announced: _HEARS,
+        ReceiptIn: does("_receipt"),
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -81,31 +103,36 @@ class Sealing:
     header: Header
     seeds: tuple[tuple[int, Secret], ...] = field(repr=False)
 
+    def wipe(self) -> None:
+        """Overwrite the seeds: whoever reads this process's memory later finds none of them."""
+        for _, seed in self.seeds:
+            seed.wipe()
 
-class Silo:
+
+class Silo(Machine[State, Event, Effect, Joined]):
     """One silo's state: the attempts that it has joined."""
+
+    TABLE = TABLE
 
     def __init__(self, federation: Federation, identity: Identity, required: tuple[str, ...] = ()) -> None:
         """`required` are hops that this silo trusts, typically its own: it joins no chain without them."""
         self.federation = federation
         self.identity = identity
         self.required = required
+        self.state = State.WAITING
         self.joined: dict[int, list[Joined]] = {}
         self.current: Manifest | None = None
 
     def recall(self, fact: Joined) -> None:
-        """Take a fact in: on start-up from the journal, and later as it is remembered."""
+        """Take in that an attempt was joined."""
         self.joined.setdefault(fact.round, []).append(fact)
 
-    def step(self, event: Event) -> list[Effect]:
-        """Take one event; raise a PeerFault if it is to be refused, and then nothing has changed."""
-        match event:
-            case Announced():
-                return self._announced(event.manifest)
-            case ReceiptIn():
-                return self._receipt(event)
+    def wake_at(self) -> float | None:
+        """A silo has no clock of its own: the aggregator announces, and hop 1 closes."""
+        return None
 
-    def _announced(self, manifest: Manifest) -> list[Effect]:
+    def _announced(self, event: Announced) -> list[Effect]:
+        manifest = event.manifest
         if self.current is not None and self.current.digest == manifest.digest:
             return []
         check_manifest(manifest, self.federation)
@@ -131,9 +158,9 @@ class Silo:
         if told_twice or any(j.attempt >= manifest.attempt and j != fact for j in earlier):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} is over here", found=manifest.attempt)
         self._check_fences(manifest, earlier)
-        self.current = manifest
+        self.current, self.state = manifest, State.TAKING_PART
         remember: list[Effect] = [] if fact in earlier else [Remember(fact)]
-        return [*remember, Train(manifest), Submit(manifest)]
+        return [*remember, TakePart(manifest)]
 
     def _check_fences(self, manifest: Manifest, earlier: list[Joined]) -> None:
         fenced = {(fence.attempt, fence.hop) for fence in manifest.fences}
@@ -151,20 +178,20 @@ class Silo:
         """Draw a fresh seed for every layer, seal each to its hop, and sign the header."""
         seeds: list[tuple[int, Secret]] = []
         sealed: list[SealedSeed] = []
-        own = manifest.aggregator_key
-        if manifest.plan.level is not Level.TRUSTED and own is not None:
-            targets = [(hop, manifest.layer(hop), manifest.key_for(hop, self.identity.name)) for hop in manifest.chain]
-            for name, layer, key in [*targets, (self.federation.aggregator.name, AGGREGATOR, own)]:
-                if key is None:
-                    raise PeerFault(Reason.WRONG_KEYS, f"{name} has made no key for this silo", peer=name)
-                context = manifest.context(layer)
-                seed = Secret.draw(rng)
-                try:
-                    blob = seal(seed, key.public_key, context)
-                except ValueError:
-                    raise PeerFault(Reason.WRONG_KEYS, f"the round key of {name} is unusable", peer=name) from None
-                seeds.append((layer, seed))
-                sealed.append(SealedSeed(name, blob, commitment(seed, context)))
+        masked = manifest.plan.level is not Level.TRUSTED
+        for name in (*manifest.chain, self.federation.aggregator.name) if masked else ():
+            key = manifest.key_for(name, self.identity.name)
+            if key is None:
+                raise PeerFault(Reason.WRONG_KEYS, f"{name} has made no key for this silo", peer=name)
+            layer = manifest.layer(name)
+            context = manifest.context(layer)
+            seed = Secret.draw(rng)
+            try:
+                blob = seal(seed, key.public_key, context)
+            except ValueError:
+                raise PeerFault(Reason.WRONG_KEYS, f"the round key of {name} is unusable", peer=name) from None
+            seeds.append((layer, seed))
+            sealed.append(SealedSeed(name, blob, commitment(seed, context)))
         header = Header(self.identity.name, manifest.digest, tuple(sealed), layout(manifest).chunks)
         return Sealing(header.signed(self.identity), tuple(seeds))
 
@@ -177,4 +204,5 @@ class Silo:
         if receipt.root != event.root:
             raise PeerFault(Reason.ROOT_MISMATCH, "a receipt for another body", peer=receipt.hop)
         verify(self.federation.member(receipt.hop).key, receipt.digest, receipt.signature, receipt.hop)
+        self.state = State.COUNTED
         return [Done(manifest)]

@@ -1,7 +1,6 @@
 """The aggregator process: announces attempts, serves the model, takes sums in, and makes the next model of them."""
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,15 +14,16 @@ from silomix.runtime.core import aggregator as core
 from silomix.runtime.core.codec import Array
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.federation import UpdateKind
-from silomix.runtime.core.masks import Secret
-from silomix.runtime.core.messages import Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.machine import Remember
+from silomix.runtime.core.messages import Accusation, Cohort, Header, Manifest, delivery_digest
 from silomix.runtime.core.optimise import combine, step
 from silomix.runtime.core.rules import wire_encoding
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.metrics import HopState
 from silomix.runtime.modelfile import model_digest, read_model, write_model
+from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lookout import Lookout
-from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, guarded, whole
+from silomix.runtime.nodes.node import GRACE_S, RETRY_S, Driver, Inbox, guarded
 from silomix.runtime.nodes.passage import Partition, Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
@@ -48,17 +48,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """Find the newest model, and recall what the journal has."""
         super().__init__(config)
         self.core = self.machine = core.Aggregator(self.federation, self.identity, os.urandom)
-        newest, made = None, None
-        for round_, _, value in self.journal.facts("applied"):
-            fact = json.loads(value)
-            newest = bytes.fromhex(fact["model"])
-            if not fact["abandoned"]:
-                made = (round_, fact.get("server"))
-            self.core.recall(core.Applied(round_, newest, fact["cohort"], fact["abandoned"]))
-        for round_, attempt, _ in self.journal.facts("tried"):
-            self.core.recall(core.Tried(round_, int(attempt)))
-        for round_, hop, _ in self.journal.facts("hop"):
-            self.core.recall(core.HopReleased(hop, round_))
+        for fact in read_aggregator(self.journal):
+            self.core.recall(fact)
+        newest = self.core.model or None
+        made = max(read_servers(self.journal).items(), default=None)
         self.models = config.directory / "models"
         self.models.mkdir(parents=True, exist_ok=True)
         self.data = self._load(newest)
@@ -69,7 +62,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
         self.passage: Passage | None = None
-        self.private: Secret | None = None
+        self._applying: tuple[Manifest, asyncio.Future[services_pb2.Delivery]] | None = None
+        """The newest sum that is here, and the word for the last hop once its model is durable."""
         self.announced: services_pb2.Announcement | None = None
         self.present: dict[str, int] = {}
         self.history: list[services_pb2.RoundStatus] = [
@@ -100,7 +94,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             )
         return initial.read_bytes()
 
-    def _load_moments(self, newest: bytes | None, made: tuple[int, str | None] | None) -> dict[str, Array]:
+    def _load_moments(self, newest: bytes | None, made: tuple[int, str] | None) -> dict[str, Array]:
         """Read the state of the server's optimiser as the last round left it, or start it at rest."""
         if not self.optimiser.slots or newest is None or made is None or made[1] != self.optimiser.kind:
             return self.optimiser.start(self.schema)
@@ -128,7 +122,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         try:
             self.spawn(self._lookout.watch())
             await self.step(core.Start(self.model, self.schema, self.clock()))
-            await self.keep_time(core.Tick, lambda: self.core.phase == "finished")
+            await self.keep_time(core.Tick, lambda: self.core.phase is core.Phase.FINISHED)
             await (self.stopping.wait() if self.config.linger else asyncio.sleep(FAREWELL_S))
         finally:
             async with self._news:  # watchers would hold the server up: they come back to whoever is here next
@@ -136,19 +130,19 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self._news.notify_all()
             await server.stop(GRACE_S)
 
-    async def perform(self, effect: core.Effect) -> None:
+    def remember(self, fact: core.Fact) -> None:
+        """Write a fact, durably."""
+        write_aggregator(self.journal, fact, str(self.optimiser.kind))
+
+    async def perform(self, effect: core.Effect) -> core.Event | None:
         """Carry one decision out."""
         match effect:
-            case core.Remember(fact):
-                await self.work(self._remember, fact)
-                self.core.recall(fact)
             case core.AskKeys():
                 self._began(effect)
                 for hop in effect.chain:
                     self.spawn(self._ask(hop, effect))
-            case core.OpenAt(manifest, private):
-                self.passage = make_passage(manifest, self.config.name, self.workers, private=private)
-                self.private = private
+            case core.OpenAt(manifest, unnamed):
+                self.passage = make_passage(manifest, self.config.name, self.workers, private=unnamed)
                 self.spawn(self._open_all(manifest))
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
@@ -156,20 +150,28 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 await self._tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
                 invited = len(manifest.invited or self.federation.silos)
                 self.events.round("announced", manifest.round, manifest.attempt, invited=invited)
-            case core.Expand(header):
+            case core.Expand(header, key):
                 assert self.passage is not None
                 try:
-                    await self.passage.add_header(header, self.private, self.spawn)
+                    await self.passage.add_header(header, key, self.spawn)
                 except PeerFault:
-                    self.core.forget(header)
-                    raise
+                    return core.Unopened(header)
+            case core.Accuse(evidence):
+                self.log.warning(str(Accusation(evidence)), peer=evidence.silo)
             case core.Take(cohort):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
                 self.events.round("closed", self.core.round, self.core.attempt, cohort=len(cohort.participants))
+            case core.Apply(manifest):
+                passage, self.passage = self.passage, None  # applied once, however often it comes
+                assert passage is not None
+                assert self._applying is not None
+                self.metrics.phase_took("release", self._lap())
+                self.spawn(self._apply(passage, self._applying[1]))
             case core.GiveUp():
                 if self.passage is not None:  # or the last hop would keep its stream open for nothing
                     self.passage.refuse(PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up"))
+                    self.passage.close()
                 self.passage = None
                 outcome: Literal["abandoned", "aborted"] = "abandoned" if effect.abandoned else "aborted"
                 self.metrics.ended(outcome)
@@ -186,6 +188,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 await self._tell(services_pb2.Announcement(finished=finished))
                 self.metrics.finished()
                 self.events.round("finished", max(1, effect.round), 0)
+            case Remember():
+                pass
+        return None
 
     def _began(self, effect: core.AskKeys) -> None:
         if effect.attempt == 1:
@@ -208,23 +213,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.announced = news
             self._news.notify_all()
 
-    def _remember(self, fact: core.Tried | core.Applied | core.HopReleased) -> None:
-        match fact:
-            case core.Tried():
-                self.journal.put("tried", fact.round, str(fact.attempt), b"")
-            case core.HopReleased():
-                self.journal.put("hop", fact.round, fact.hop, b"")
-            case core.Applied():
-                value = {"model": fact.model.hex(), "cohort": fact.cohort, "abandoned": fact.abandoned}
-                value["server"] = str(self.optimiser.kind)
-                self.journal.put("applied", fact.round, "", json.dumps(value).encode())
-
     async def _until_answered(
         self, hop: str, number: tuple[int, int], call: Callable[[Any], Awaitable[Any]]
     ) -> Any | None:
         """Call a hop until it answers or the attempt is over; say what is wrong with it meanwhile."""
         async for attempt in backoff():
-            if (self.core.round, self.core.attempt) != number or self.core.phase == "finished":
+            if (self.core.round, self.core.attempt) != number or self.core.phase is core.Phase.FINISHED:
                 return None
             try:
                 answer = await call(shuffler_stub(self.channel_to(hop)))
@@ -257,6 +251,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             round=effect.round,
             silos=effect.silos,
             known_released=self.core.hop_released.get(hop, 0),
+            attempt=effect.attempt,
         )
         stream = self.stream()
 
@@ -296,33 +291,42 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             await self.step(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
     async def take_sum(self, peer: str, frames: Inbox[services_pb2.RelayFrame]) -> services_pb2.Delivery:
-        """Take in the cohort's sum from the last hop, and make the next model of it."""
+        """Take in the cohort's sum from the last hop; answer when the next model is durable."""
         opening = (await next_frame(frames, "open")).open
-        passage = self.passage
-        if passage is None or digest_field(opening.manifest_digest, "the manifest digest") != passage.manifest.digest:
+        passage, applying = self.passage, self._applying
+        digest = digest_field(opening.manifest_digest, "the manifest digest")
+        if applying is not None and digest == applying[0].digest:  # the word that it is here was lost
+            self._check_last(applying[0], peer, opening.hop)
+            return await asyncio.shield(applying[1])
+        if passage is None or digest != passage.manifest.digest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
-        if peer != passage.manifest.chain[-1] or opening.hop != peer:
-            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} is not the last hop", peer=peer)
+        self._check_last(passage.manifest, peer, opening.hop)
 
-        def header_in(header: Header) -> Awaitable[object]:
-            return self.step(core.HeaderIn(header))
+        async def header_in(header: Header) -> None:
+            for effect in await self.step(core.HeaderIn(header)):
+                if isinstance(effect, core.Accuse):
+                    raise Accusation(effect.evidence)
+                if isinstance(effect, core.Expand) and header not in passage.headers:  # in groups there is no evidence
+                    raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} sealed a seed that does not open")
 
         def cohort_in(cohort: Cohort, groups: Partition) -> Awaitable[object]:
             return self.step(core.CohortIn(cohort, groups if isinstance(groups, tuple) else ()))
 
         root = await passage.unless_refused(passage.receive(frames, peer, self.federation, header_in, cohort_in))
-        passage.received_bytes = frames.bytes
+        passage.received_bytes, passage.received_root = frames.bytes, root
         if self.passage is passage:
-            self.passage = None  # applied once, however often it comes
-            self.metrics.phase_took("release", self._lap())
-            fault = await whole(asyncio.ensure_future(self._apply(passage)))
-            if fault is not None:
-                raise fault
-        signature = self.identity.sign(delivery_digest(self.config.name, root))
-        return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
+            self._applying = (passage.manifest, asyncio.get_running_loop().create_future())
+            await self.step(core.SumIn(passage.manifest.digest))
+        if self._applying is None or self._applying[0] is not passage.manifest:
+            raise PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up")
+        return await asyncio.shield(self._applying[1])
 
-    async def _apply(self, passage: Passage) -> PeerFault | None:
-        """Make the next model of a sum that came through; return what is wrong with it, if no model can be made."""
+    def _check_last(self, manifest: Manifest, peer: str, says: str) -> None:
+        if peer != manifest.chain[-1] or says != peer:
+            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} is not the last hop", peer=peer)
+
+    async def _apply(self, passage: Passage, answer: asyncio.Future[services_pb2.Delivery]) -> None:
+        """Make the next model of a sum that came through, and say so to the last hop when it is durable."""
         manifest, cohort = passage.manifest, passage.cohort
         assert cohort is not None
         size = len(cohort.participants)
@@ -330,47 +334,59 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             data, tensors, moments = await self.work(self._next_model, passage, size)
         except PeerFault as fault:  # out of range: nothing is published, and the chain is told
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
-            return fault
+            answer.set_exception(fault)
+            answer.exception()  # nobody may be waiting any more
+            await self.insist(core.SumRefused(manifest.digest, str(fault), self.clock()))
+            return
+        finally:
+            passage.close()
         digest = await self.work(model_digest, manifest.schema, tensors)
-        await self.work(write_atomically, self._model_path(digest), data)
+        await self._durably(write_atomically, self._model_path(digest), data)
         kept = self._moments_path(digest, manifest.round)
-        await self.work(self._keep_moments, kept, moments)
+        await self._durably(self._keep_moments, kept, moments)
         self.metrics.phase_took("apply", self._lap())
-        accuracy = await self._evaluate(tensors)
         seconds = self.clock() - self._round_began
         bits = 8 * passage.received_bytes / manifest.schema.parameters
-        self.metrics.body("received", wire_encoding(manifest), passage.received_bytes, manifest.schema.parameters)
-        self.metrics.round_took(seconds)
-        self.metrics.ended("applied")
         done = services_pb2.RoundStatus(
             round=manifest.round,
             attempts=manifest.attempt,
             cohort=size,
             seconds=seconds,
             bits_per_parameter=bits,
-            score=accuracy,
+            score=await self._evaluate(tensors),
         )
-        async with self.lock:
-            effects = self.core.step(core.SumApplied(manifest.digest, digest, size, self.clock()))
-            if effects:  # else its round was abandoned meanwhile, and the old model stays
-                self.data, self.tensors, self.moments, self.model = data, tensors, moments, digest
-                await self._done(done)
-                self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=accuracy)
-                self._account(manifest)
-                self.events.applied(done)
-            for effect in effects:
-                await self.perform(effect)
-            if effects:  # the round is in the journal: what came before is of no more use
-                for old in set(self.models.glob("*.moments")) - {kept}:
-                    old.unlink()
-        self.woken.set()
-        return None
+        self.metrics.body("received", wire_encoding(manifest), passage.received_bytes, manifest.schema.parameters)
+        self.metrics.round_took(seconds)
+        self.metrics.ended("applied")
+        self.data, self.tensors, self.moments, self.model = data, tensors, moments, digest
+        await self._durably(self.journal.put, "done", done.round, "", done.SerializeToString())
+        self.history.append(done)
+        self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=done.score if self.task else None)
+        self._account(manifest)
+        self.events.applied(done)
+        await self.insist(core.SumApplied(manifest.digest, digest, size, self.clock()))
+        root = passage.received_root
+        signature = self.identity.sign(delivery_digest(self.config.name, manifest.digest, root))
+        answer.set_result(services_pb2.Delivery(name=self.config.name, root=root, signature=signature))
+        for old in set(self.models.glob("*.moments")) - {kept}:  # the round is in the journal
+            old.unlink()
+
+    async def _durably(self, write: Callable[..., None], *arguments: object) -> None:
+        """Write something that must not be lost: a full disk holds it up until there is room."""
+        while True:
+            try:
+                await self.work(write, *arguments)
+            except OSError as error:
+                self.log.error(f"cannot write, trying again: {error}")
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     def _account(self, manifest: Manifest) -> None:
         """Say what the noise in the sums has left of the promise to a silo, if it is in every round."""
-        policy = self.federation.policy
-        if policy.noise.variance:
-            epsilon = spent(policy, manifest.schema.parameters, manifest.round, DELTA)
+        f = self.federation
+        if f.noise.variance:
+            epsilon = spent(f.policy, manifest.schema.parameters, manifest.round, DELTA, f.contributors)
             self.log.info(f"epsilon {epsilon:.3g} spent at delta {DELTA:g}, for each silo as a whole")
 
     async def _done(self, status: services_pb2.RoundStatus) -> None:
@@ -381,7 +397,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
         """Make the next model of the sum that came, and the next state of the server's optimiser."""
         manifest, policy = passage.manifest, self.federation.policy
-        mean = combine(passage.decode(size, policy.noise.slack), manifest.schema, policy.server)
+        mean = combine(passage.decode(size, self.federation.noise.slack), manifest.schema, policy.server)
         change = manifest.update is UpdateKind.DELTA
         model, moments = step(self.optimiser, manifest.schema, self.tensors, mean, self.moments, change=change)
         return write_model(manifest.schema, model), model, moments

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
+from silomix.runtime.core.aggregator import Phase
 from silomix.runtime.core.messages import Manifest
 from silomix.runtime.events import Heard
 from silomix.runtime.transport import NOT_OPEN
@@ -27,8 +28,12 @@ GONE = ("lost", "stopped")
 class Machine(Protocol):
     """What it needs to know of the aggregator's state machine."""
 
-    phase: str
     manifest: Manifest | None
+
+    @property
+    def phase(self) -> Phase:
+        """Where the attempt is."""
+        ...
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -87,6 +92,6 @@ class Lookout:
     async def _trouble(self, hop: str) -> tuple[bytes, str]:
         """Ask a hop about the open attempt, if there is one; return which it is, and what is wrong."""
         manifest = self._machine.manifest
-        if manifest is None or self._machine.phase not in ("collecting", "releasing"):
+        if manifest is None or self._machine.phase not in (Phase.COLLECTING, Phase.RELEASING):
             return b"", ""
         return manifest.digest, await self._probe(hop, manifest.digest, PROBE_S)

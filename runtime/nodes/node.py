@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -20,6 +21,7 @@ from silomix.runtime.core.baseline import wire_bits
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.federation import Granularity
 from silomix.runtime.core.identity import Identity
+from silomix.runtime.core.machine import Machine, Remember
 from silomix.runtime.events import Events
 from silomix.runtime.framing import read_chunk
 from silomix.runtime.journal import Journal
@@ -28,12 +30,14 @@ from silomix.runtime.metrics import Metrics
 from silomix.runtime.transport import Context, Tls, caller, channel, metadata, refuse
 
 GRACE_S = 5.0
+RETRY_S = 1.0
+"""Pause before a full disk is tried again."""
 WORKERS = min(4, max(2, os.cpu_count() or 1))
 """Threads for kernels, hashing and files: they hold no GIL for long, and the event loop none of their work."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-Event = TypeVar("Event", contravariant=True)
+Event = TypeVar("Event")
 Effect = TypeVar("Effect")
 
 
@@ -66,7 +70,7 @@ class Node:
             self.log.warning(f"granularity {granularity}: a baseline for comparison, which does not protect the silos")
         self.metrics.plan(wire_bits(granularity, self.federation.plan))
         policy = self.federation.policy
-        self.metrics.minimum_cohort(policy.minimum_cohort)
+        self.metrics.minimum_cohort(self.federation.minimum_cohort)
         self.metrics.policy(len(self.federation.draw(1)), policy.rounds, policy.deadline_s + 2 * policy.release_s)
         if self.tls is not None:
             self.metrics.certificate_expires(self.tls.expires)
@@ -216,44 +220,68 @@ class Node:
             self.capture.record(direction, peer, method, stream, (kind, raw))
 
 
-class Core(Protocol[Event, Effect]):
-    """A state machine of the core that has deadlines."""
-
-    def step(self, event: Event, /) -> list[Effect]:
-        """Take one event and return effects."""
-        ...
-
-    def wake_at(self) -> float | None:
-        """When it wants to hear that time has passed."""
-        ...
-
-
 class Driver(Node, Generic[Event, Effect]):
-    """A node that carries out what a state machine decides: one event at a time, effects in order."""
+    """A node that carries out what a state machine decides: one event at a time, effects in order.
 
-    machine: Core[Event, Effect]
+    It never changes the machine's state: what it learns while it carries effects out becomes the next event. An effect
+    that cannot be remembered, on a full disk say, holds up all that come after it, and is tried again with the next
+    event: nothing is done that was not remembered first.
+    """
+
+    machine: Machine[Any, Event, Effect, Any]
 
     def __init__(self, config: NodeConfig) -> None:
         """Roles set `machine`."""
         super().__init__(config)
         self.lock = asyncio.Lock()
         self.woken = asyncio.Event()
+        self._held_up: deque[Effect] = deque()
 
-    async def perform(self, effect: Effect) -> None:
-        """Carry one effect out. Overridden by each role."""
+    def remember(self, fact: Any) -> None:
+        """Write a fact, durably. Overridden by each role."""
+        raise NotImplementedError
+
+    async def perform(self, effect: Effect) -> Event | None:
+        """Carry one effect out, and return what was learned by it. Overridden by each role."""
         raise NotImplementedError
 
     async def step(self, event: Event) -> list[Effect]:
-        """Let the machine decide, and carry its decisions out, also if the caller leaves."""
+        """Let the machine decide, and carry its decisions out, also if the caller leaves; return all of them."""
         return await whole(asyncio.ensure_future(self._step(event)))
 
     async def _step(self, event: Event) -> list[Effect]:
         async with self.lock:
-            effects = self.machine.step(event)
-            for effect in effects:
-                await self.perform(effect)
+            decided = await self._take(deque([*await self._carry_out(), event]))
         self.woken.set()
-        return effects
+        return decided
+
+    async def _take(self, events: deque[Event]) -> list[Effect]:
+        decided: list[Effect] = []
+        while events:
+            effects = self.machine.step(events.popleft())
+            decided += effects
+            self._held_up.extend(effects)
+            events.extend(await self._carry_out())
+        return decided
+
+    async def _go_on(self) -> None:
+        async with self.lock:
+            await self._take(deque(await self._carry_out()))
+        self.woken.set()
+
+    async def _carry_out(self) -> list[Event]:
+        learned: list[Event] = []
+        while self._held_up:
+            effect = self._held_up[0]
+            if isinstance(effect, Remember):
+                await self.work(self.remember, effect.fact)
+                self._held_up.popleft()
+                continue
+            self._held_up.popleft()
+            event = await self.perform(effect)
+            if event is not None:
+                learned.append(event)
+        return learned
 
     async def keep_time(self, tick: Callable[[float], Event], finished: Callable[[], bool]) -> None:
         """Tell the machine when its time is up, until there is nothing left to do."""
@@ -264,7 +292,19 @@ class Driver(Node, Generic[Event, Effect]):
                 async with asyncio.timeout(None if wake is None else max(0.0, wake - self.clock())):
                     await self.woken.wait()
                     continue
-            await self.step(tick(self.clock()))
+            await self.insist(tick(self.clock()))
+
+    async def insist(self, event: Event) -> None:
+        """Step where nobody would ask again: a full disk holds it up until there is room."""
+        try:
+            await self.step(event)
+        except OSError as error:
+            self.log.error(f"cannot write, trying again: {error}")
+            while self._held_up:
+                await asyncio.sleep(RETRY_S)
+                with suppress(OSError):
+                    await whole(asyncio.ensure_future(self._go_on()))
+            self.log.info("there is room again")
 
 
 class Inbox(AsyncIterator[M]):

@@ -64,6 +64,7 @@ class Passage:
         self.ready = 0
         """Chunks of the output that are done."""
         self.received_bytes = 0
+        self.received_root = b""
         self.sent_root = b""
         """Root of the output, once all of it has been sent."""
         self._refused: asyncio.Future[PeerFault] = asyncio.get_running_loop().create_future()
@@ -89,7 +90,7 @@ class Passage:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave nothing behind when the attempt is over."""
+        """Leave nothing behind when the attempt is over: no file, and no seed in memory."""
 
     def _open(self, chunk: AnyChunk, index: int) -> tuple[Any, bytes]:
         """Check a chunk that came in; return what is in it, and its digest."""
@@ -333,6 +334,12 @@ class SumPassage(Passage):
         """Take in one silo's whole body: hop 1's. Masks are being taken off the same array, hence the turns."""
         async with self._busy:
             await self._work(add_to, self.sum)
+
+    def close(self) -> None:
+        """Overwrite the seeds."""
+        for seed in (*self._seeds.values(), *self._waiting):
+            seed.wipe()
+        self._seeds, self._waiting = {}, []
 
     async def take_all(self) -> None:
         """Be done: all bodies of the cohort are in."""

@@ -230,6 +230,13 @@ class GroupsPassage(TablePassage):
             self._seeds[header.digest] = self.own_seed(header, private)
         await super().add_header(header, private, spawn)
 
+    def close(self) -> None:
+        """Overwrite the seeds, and delete what was spooled."""
+        super().close()
+        for seed in self._seeds.values():
+            seed.wipe()
+        self._seeds, self._masks = {}, []
+
     async def _partition(self, frames: AsyncIterator[services_pb2.RelayFrame]) -> Partition:
         frame = await anext(frames, None)
         kind = None if frame is None else frame.WhichOneof("kind")

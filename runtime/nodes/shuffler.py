@@ -1,7 +1,6 @@
 """A shuffler process: takes bodies or sums in, takes its masks off, and passes one vector on."""
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
@@ -16,8 +15,9 @@ from silomix.runtime.core import residue
 from silomix.runtime.core import shuffler as core
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.identity import verify
-from silomix.runtime.core.masks import Secret
+from silomix.runtime.core.machine import Remember
 from silomix.runtime.core.messages import (
+    Accusation,
     Cohort,
     Grouping,
     Header,
@@ -30,10 +30,11 @@ from silomix.runtime.core.messages import (
 from silomix.runtime.core.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.plan import Level
 from silomix.runtime.core.rules import layout, wire_encoding
+from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
 from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
-from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, upload
+from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, transient, upload
 from silomix.runtime.wire import (
     digest_field,
     read_header,
@@ -145,22 +146,25 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Recall what the journal has."""
         super().__init__(config)
         self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom)
-        for round_, silo, value in self.journal.facts("key"):
-            self.core.recall(core.KeyMade(round_, silo, Secret(value)))
-        for round_, _, value in self.journal.facts("released"):
-            fact = json.loads(value)
-            groups = tuple(fact.get("groups", ()))
-            self.core.recall(core.Released(round_, tuple(fact["silos"]), bytes.fromhex(fact["model"]), groups))
+        for fact in read_shuffler(self.journal):
+            self.core.recall(fact)
         self.spool = config.directory / "spool"
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
-        self.rows: dict[str, Path] = {}
-        """In the paper's literal modes: the silos' bodies."""
         self.uploads: dict[str, int] = {}
+        self._bodies: dict[bytes, Spool] = {}
+        """Bodies that are whole and not yet counted, by the digest of their headers."""
+        self._rows: dict[str, Path] = {}
+        """In the paper's literal modes: the silos' bodies."""
         self._sending: asyncio.Task[None] | None = None
         self._delivered = asyncio.Event()
+        self._through: tuple[Manifest, bytes] | None = None
+        """The last attempt that came through here, and the root of what came in: for whoever asks again."""
         self._opened_at = 0.0
-        self._given_up = False
+
+    def remember(self, fact: core.Fact) -> None:
+        """Write a fact, durably."""
+        write_shuffler(self.journal, fact)
 
     async def main(self) -> None:
         """Serve until told to stop; close the cohort when its time is up."""
@@ -175,8 +179,10 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             await server.stop(GRACE_S)
 
     def _open_attempt(self) -> bytes:
-        """The attempt that can still end well here, by its manifest's digest."""
-        return b"" if self.passage is None or self._given_up else self.passage.manifest.digest
+        """The attempt that can still end well here, or has, by its manifest's digest."""
+        attempt = self.core.attempt
+        alive = self.core.state in (core.State.OPEN, core.State.RELEASING, core.State.DONE)
+        return attempt.manifest.digest if attempt is not None and alive else b""
 
     async def close(self) -> None:
         """Let go of everything, and leave no body on the disk."""
@@ -186,22 +192,27 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     def _sweep(self) -> None:
         if self.passage is not None:
             self.passage.close()
+        self.passage = None
+        self._rows = {}
         for leftover in self.spool.iterdir():
             leftover.unlink(missing_ok=True)
 
-    async def perform(self, effect: core.Effect) -> None:
+    async def perform(self, effect: core.Effect) -> core.Event | None:
         """Carry one decision out."""
         match effect:
-            case core.Remember(fact):
-                await self.work(self._remember, fact)
-                self.core.recall(fact)
             case core.Begin(manifest):
-                await self._begin(manifest)
-            case core.Pass(header):
-                await self._pass(header)
+                self._begin(manifest)
+            case core.Pass(header, key):
+                assert self.passage is not None
+                try:
+                    await self.passage.add_header(header, key, self.spawn)
+                except PeerFault:
+                    return core.Unopened(header)
             case core.Drop(silo):
                 assert self.passage is not None
                 self.passage.drop(silo)
+            case core.Count(header):
+                return await self._count(header)
             case core.Release(cohort, grouping):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
@@ -209,29 +220,23 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 assert self.passage is not None
                 self.spawn(self._release(cohort, grouping, self.passage))
             case core.Abort(fault):
-                self._given_up = True
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
-            case core.Keys() | core.Count() | core.Again():
+            case core.Accuse(evidence):
+                self.log.warning(str(Accusation(evidence)), peer=evidence.silo, by=evidence.recipient)
+            case core.Forget():
+                if self._sending is not None and not self._delivered.is_set():
+                    self._sending.cancel()
+                self._sweep()
+            case core.Keys() | core.Acknowledge() | Remember():
                 pass  # the handler that stepped answers with these
+        return None
 
-    def _remember(self, fact: core.Released | core.KeyMade | core.KeysGone) -> None:
-        match fact:
-            case core.KeyMade():
-                self.journal.put("key", fact.round, fact.silo, fact.private.value)
-            case core.KeysGone():
-                self.journal.forget("key", fact.round)
-            case core.Released():
-                value = json.dumps({"silos": fact.silos, "model": fact.model.hex(), "groups": fact.groups})
-                self.journal.put("released", fact.round, "", value.encode())
-
-    async def _begin(self, manifest: Manifest) -> None:
+    def _begin(self, manifest: Manifest) -> None:
         if self._sending is not None:
             self._sending.cancel()
         self._sweep()
         self.passage = make_passage(manifest, self.config.name, self.workers, self.spool)
-        self.rows = {}
-        self._given_up = False
         self._delivered = asyncio.Event()
         self._opened_at = self.clock()
         self._sending = self.spawn(self._send(self.passage, self._delivered))
@@ -239,18 +244,21 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.log.info("attempt open", hop=manifest.layer(self.config.name))
 
-    async def _pass(self, header: Header) -> None:
+    async def _count(self, header: Header) -> core.Event:
+        """Add a body to the sum. If that fails half-way, the sum is spoiled."""
         assert self.passage is not None
-        private = self.core.keys.get((self.passage.manifest.round, header.silo))
+        spool = self._bodies[header.digest]
         try:
-            await self.passage.add_header(header, private, self.spawn)
-        except PeerFault:  # a seed that does not open: a body under this header must not count
-            if self.core.attempt is not None:
-                self.core.attempt.headers.pop(header.digest, None)
-            raise
+            if isinstance(self.passage, SumPassage):
+                await self.passage.count(spool.add_to)
+            else:
+                self._rows[header.silo] = await self.work(spool.keep)
+        except OSError as error:
+            return core.Spoiled(header.manifest, str(error))
+        return core.Counted(header)
 
     async def _release(self, cohort: Cohort, grouping: Grouping | None, passage: Passage) -> None:
-        started, rows = self.clock(), self.rows
+        started, rows = self.clock(), self._rows
         await passage.settle(cohort, grouping)
         if passage.layer == 1 and isinstance(passage, SumPassage):
             await passage.take_all()
@@ -260,7 +268,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:
         """Stream this hop's output to the next one, again and again until it has arrived or the attempt is over."""
-        chain = passage.manifest.chain
+        chain, digest = passage.manifest.chain, passage.manifest.digest
         place = chain.index(self.config.name)
         target = chain[place + 1] if place + 1 < len(chain) else self.federation.aggregator.name
         log = self.log.bind(peer=target)
@@ -269,11 +277,15 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 delivery = await self._stream_to(target, passage, last=place + 1 == len(chain))
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
-                if fault is not None and await self._left_out(fault, target, passage):
-                    continue
-                if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:
-                    log.warning(f"the next hop refused: {error.details()}")
-                    self._given_up = self._given_up or passage is self.passage
+                if isinstance(fault, Accusation):
+                    fault = await self._accused(fault, target, passage)
+                    if fault is None:
+                        continue
+                # The next hop may not have opened the attempt yet, if it was started again just now.
+                later = transient(error) or (fault is not None and fault.reason is Reason.WRONG_MANIFEST)
+                if fault is not None and not later:
+                    log.fault("the next hop refused", fault)
+                    await self.step(core.SendRefused(digest, fault))
                     return
                 if fault is None and attempt % 10 == 0:
                     log.warning("the next hop is not reachable, trying again", code=error.code().name)
@@ -286,29 +298,27 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 return
             delivered.set()
             log.info("delivered")
-            await self.step(core.Delivered(passage.manifest.digest))
+            await self.step(core.Delivered(digest))
             return
 
-    async def _left_out(self, fault: PeerFault, target: str, passage: Passage) -> bool:
-        """Leave a silo out whose seed does not open further down the chain, and pass that on to the hop before."""
-        silo = fault.details.get("peer")
-        if fault.reason is not Reason.SEAL_BROKEN or silo not in self.federation.silo_names:
-            return False
-        if passage is not self.passage:
-            return False
-        self.log.warning(f"left out: {fault.message}", peer=silo, by=target)
+    async def _accused(self, accusation: Accusation, target: str, passage: Passage) -> PeerFault | None:
+        """Look at the evidence against a silo; if it holds, go on without the silo, and show the hop before why."""
+        evidence = accusation.evidence
         try:
-            await self.step(core.Unfit(passage.manifest.digest, str(silo)))
-        except PeerFault:  # it was not invited: whoever says that it sealed something is wrong
-            return False
-        passage.refuse(fault)
-        # If it is in the sum this attempt is lost, and later rounds go on without it.
-        return passage.cohort is None or silo not in passage.cohort.silos
+            await self.step(core.EvidenceIn(evidence))
+        except PeerFault as fault:  # whoever says so is wrong, or lies
+            self.metrics.rejected(fault.reason)
+            return fault
+        self.log.warning(f"left out: {accusation.message}", peer=evidence.silo, by=target)
+        if passage is not self.passage:
+            return accusation
+        passage.refuse(accusation)
+        return accusation if self.core.state is core.State.GIVEN_UP else None
 
     def _check_delivery(self, delivery: services_pb2.Delivery, target: str, passage: Passage) -> None:
         if delivery.root != passage.sent_root:
             raise PeerFault(Reason.ROOT_MISMATCH, f"{target} got another sum than was sent", peer=target)
-        what = delivery_digest(target, delivery.root)
+        what = delivery_digest(target, passage.manifest.digest, delivery.root)
         verify(self.federation.member(target).key, what, delivery.signature, target)
 
     async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
@@ -323,11 +333,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Take one silo's body in: all of it, or nothing."""
         async with in_time(HEADER_S, f"{peer} called and sent nothing"):
             header = read_header((await next_frame(frames, "header")).header)
-        for effect in await self.step(core.HeaderIn(header, peer)):
-            if isinstance(effect, core.Again):
-                return effect.receipt
+        receipt = _receipt(await self.step(core.HeaderIn(header, peer)))
+        if receipt is not None:
+            return receipt
         if self.uploads.get(peer, 0) >= SILO_STREAMS or sum(self.uploads.values()) >= SPOOL_STREAMS:
-            raise PeerFault(Reason.WRONG_SEQUENCE, "too many bodies are on their way: try again", peer=peer)
+            raise PeerFault(Reason.BUSY, "too many bodies are on their way: try again", peer=peer)
         passage = self.passage
         if passage is None or passage.manifest.digest != header.manifest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the header was on its way", peer=peer)
@@ -345,7 +355,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                     raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
             root = await self.work(spool.finish)
             event = core.BodyIn(header, root, digest_field(trailer.root, "the root"), trailer.signature)
-            receipt = await whole(asyncio.ensure_future(self._count(event, spool)))
+            receipt = await whole(asyncio.ensure_future(self._have_counted(event, spool)))
             manifest = passage.manifest
             self.metrics.body("received", wire_encoding(manifest), frames.bytes, manifest.schema.parameters)
             return receipt
@@ -357,58 +367,66 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.uploads[silo] = self.uploads.get(silo, 0) + change
         self.metrics.queue("uploads", sum(self.uploads.values()))
 
-    async def _count(self, event: core.BodyIn, spool: Spool) -> Receipt:
-        """Count a body: add it to the sum, then let the core go on, so that no release comes before it."""
-        async with self.lock:
-            effects = self.core.step(event)
-            receipt = None
-            for effect in effects:
-                match effect:
-                    case core.Count(header):
-                        try:
-                            if isinstance(self.passage, SumPassage):
-                                await self.passage.count(spool.add_to)
-                            else:
-                                self.rows[header.silo] = await self.work(spool.keep)
-                        except BaseException:  # the sum is spoiled: this attempt releases nothing
-                            self._given_up = True
-                            if self.core.attempt is not None:
-                                self.core.attempt.closed = True
-                            raise
-                        receipt = effect.receipt
-                    case core.Again():
-                        receipt = effect.receipt
-                    case _:
-                        await self.perform(effect)
-        self.woken.set()
-        assert receipt is not None
+    async def _have_counted(self, event: core.BodyIn, spool: Spool) -> Receipt:
+        """Have a whole body counted, and return its receipt."""
+        digest = event.header.digest
+        self._bodies.setdefault(digest, spool)  # the same body may come twice at once: the first is counted
+        try:
+            receipt = _receipt(await self.step(event))
+        finally:
+            if self._bodies.get(digest) is spool:
+                del self._bodies[digest]
+        if receipt is None:
+            raise OSError("the body could not be added to the sum: this attempt was given up")
         return receipt
 
     async def take_sum(self, peer: str, frames: AsyncIterator[services_pb2.RelayFrame]) -> services_pb2.Delivery:
         """Take in what the hop before passes on, and answer when this hop's own output has arrived."""
         opening = (await next_frame(frames, "open")).open
-        passage = self.passage
+        passage, through = self.passage, self._through
+        if through is not None and opening.manifest_digest == through[0].digest:
+            self._check_before(through[0], peer, opening.hop)
+            return self._delivery(*through)
         if passage is None or opening.manifest_digest != passage.manifest.digest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
-        place = passage.manifest.layer(self.config.name)
-        if place < 2 or passage.manifest.chain[place - 2] != peer or opening.hop != peer:
-            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
+        self._check_before(passage.manifest, peer, opening.hop)
         delivered = self._delivered
 
-        def header_in(header: Header) -> Awaitable[object]:
-            return self.step(core.HeaderIn(header, peer))
+        async def header_in(header: Header) -> None:
+            for effect in await self.step(core.HeaderIn(header, peer)):
+                if isinstance(effect, core.Accuse):
+                    raise Accusation(effect.evidence)
 
         def cohort_in(cohort: Cohort, groups: Partition) -> Awaitable[object]:
             return self.step(core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None))
 
-        async def through() -> bytes:
+        async def come_through() -> bytes:
             root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
             await delivered.wait()
             return root
 
-        root = await passage.unless_refused(through())
-        signature = self.identity.sign(delivery_digest(self.config.name, root))
+        root = await passage.unless_refused(come_through())
+        self._through = (passage.manifest, root)
+        return self._delivery(passage.manifest, root)
+
+    def _check_before(self, manifest: Manifest, peer: str, says: str) -> None:
+        place = manifest.layer(self.config.name)
+        if place < 2 or manifest.chain[place - 2] != peer or says != peer:
+            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
+
+    def _delivery(self, manifest: Manifest, root: bytes) -> services_pb2.Delivery:
+        signature = self.identity.sign(delivery_digest(self.config.name, manifest.digest, root))
         return services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
+
+
+def _receipt(effects: list[core.Effect]) -> Receipt | None:
+    """The receipt among some decisions, if one is there; raise if there is an accusation instead."""
+    for effect in effects:
+        if isinstance(effect, core.Acknowledge):
+            return effect.receipt
+        if isinstance(effect, core.Accuse):
+            raise Accusation(effect.evidence)
+    return None
 
 
 @asynccontextmanager
@@ -448,8 +466,16 @@ class _Service:
     async def Prepare(self, request: services_pb2.PrepareRequest, context: Context) -> services_pb2.PrepareResponse:
         peer, stream = self._aggregator(context), self.node.stream()
         self.node.seen("received", peer, "Prepare", stream, request)
-        event = core.Prepare(request.federation_digest, request.round, tuple(request.silos), request.known_released)
-        effects = await self.node.step(event)
+        effects = await self.node.step(
+            core.Prepare(
+                request.federation_digest,
+                request.round,
+                request.attempt,
+                tuple(request.silos),
+                request.known_released,
+                self.node.clock(),
+            )
+        )
         answer = next(e for e in effects if isinstance(e, core.Keys))
         response = services_pb2.PrepareResponse(
             keys=[write_round_key(k) for k in answer.keys], last_released=answer.last_released

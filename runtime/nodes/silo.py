@@ -5,7 +5,6 @@ import json
 import os
 import struct
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from silomix.runtime.core.codec import Array, Clips, Codec
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
 from silomix.runtime.core.federation import UpdateKind
+from silomix.runtime.core.machine import Remember
 from silomix.runtime.core.masks import mask_streams
 from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.noise import clip
@@ -28,7 +28,8 @@ from silomix.runtime.core.update import update_of, weight_of
 from silomix.runtime.framing import BODY, chunk_frame
 from silomix.runtime.journal import write_atomically
 from silomix.runtime.modelfile import model_digest, read_model, write_model
-from silomix.runtime.nodes.node import Node, Outbox
+from silomix.runtime.nodes.facts import read_silo, write_silo
+from silomix.runtime.nodes.node import Driver, Outbox
 from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
 from silomix.runtime.wire import read_manifest, read_receipt, write_header
@@ -39,18 +40,16 @@ LOT_BYTES = 4 << 20
 """Chunks that are masked at a time have about so many bytes: each change of threads costs."""
 
 
-class SiloNode(Node):
+class SiloNode(Driver[core.Event, core.Effect]):
     """Drives the silo's state machine."""
 
     def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
         """Load the task, and recall what the journal has."""
         super().__init__(config)
         self.task = load_task(self.federation.policy.task, config.options) if task is None else task
-        self.core = core.Silo(self.federation, self.identity, config.required_hops)
-        for round_, attempt, value in self.journal.facts("joined"):
-            fact = json.loads(value)
-            joined = core.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
-            self.core.recall(joined)
+        self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
+        for fact in read_silo(self.journal):
+            self.core.recall(fact)
         self.frozen = config.directory / "frozen"
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
@@ -88,36 +87,35 @@ class SiloNode(Node):
 
     async def _announced(self, wire: manifest_pb2.Manifest) -> None:
         try:
-            manifest = read_manifest(wire)
-            effects = self.core.step(core.Announced(manifest))
+            await self.insist(core.Announced(read_manifest(wire)))
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
             self.log.warning(f"this silo does not join: {fault.message}", reason=str(fault.reason))
-            return
-        if not effects:
-            return
-        if self._busy is not None:
-            self._busy.cancel()  # a newer attempt: what was on its way belongs to none
-            with suppress(asyncio.CancelledError):
-                await self._busy
-        self._busy = self.tasks.create_task(self._attempt(manifest, effects))
 
-    async def _attempt(self, manifest: Manifest, effects: list[core.Effect]) -> None:
+    def remember(self, fact: core.Joined) -> None:
+        """Write a fact, durably."""
+        write_silo(self.journal, fact)
+
+    async def perform(self, effect: core.Effect) -> core.Event | None:
+        """Carry one decision out."""
+        match effect:
+            case core.TakePart(manifest):
+                self._busy = self.spawn(self._attempt(manifest, self._busy))
+            case core.Done(manifest):
+                self.log.info("submitted", round=manifest.round, attempt=manifest.attempt, peer=manifest.chain[0])
+            case Remember():
+                pass
+        return None
+
+    async def _attempt(self, manifest: Manifest, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            before.cancel()  # what was on its way belongs to no attempt any more
+            await asyncio.wait([before])
         log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.metrics.attempt(manifest.round, manifest.attempt)
         try:
-            for effect in effects:
-                match effect:
-                    case core.Remember(fact):
-                        value = json.dumps({"model": fact.model.hex(), "chain": fact.chain}).encode()
-                        await self.work(self.journal.put, "joined", fact.round, str(fact.attempt), value)
-                        self.core.recall(fact)
-                    case core.Train():
-                        await self._freeze(manifest)
-                    case core.Submit():
-                        await self._submit(manifest)
-                    case core.Done():
-                        pass
+            await self._freeze(manifest)
+            await self._submit(manifest)
         except Fault as fault:
             self.metrics.rejected(fault.reason)
             log.error(f"not in this round: {fault.message}", reason=str(fault.reason))
@@ -180,7 +178,8 @@ class SiloNode(Node):
         policy = self.federation.policy
         if policy.clip_norm:
             update = clip(update, manifest.schema, policy.bound, manifest.plan.v, policy.clip_norm)
-        noise = partial(policy.noise.draw, rng=os.urandom) if policy.noise.variance else None
+        drawn = self.federation.noise
+        noise = partial(drawn.draw, rng=os.urandom) if drawn.variance else None
         clips, weight, mode = Clips(), weight_of(examples, manifest.plan.weight_levels), baseline(manifest)
         if mode is not None:
             body = np.frombuffer(mode.encode(update, manifest.bounds, weight=weight, clips=clips), np.uint8)
@@ -219,8 +218,14 @@ class SiloNode(Node):
 
     async def _submit(self, manifest: Manifest) -> None:
         """Send the frozen integers under fresh masks; if the stream breaks, send the same bytes again."""
-        hop = manifest.chain[0]
         sealing = self.core.sealing(manifest, os.urandom)
+        try:
+            await self._send(manifest, sealing)
+        finally:
+            sealing.wipe()
+
+    async def _send(self, manifest: Manifest, sealing: core.Sealing) -> None:
+        hop = manifest.chain[0]
         log = self.log.bind(round=manifest.round, attempt=manifest.attempt, peer=hop)
         started = self.clock()
         method = SERVICES["ShufflerService"].methods_by_name["Submit"]
@@ -231,20 +236,17 @@ class SiloNode(Node):
             try:
                 answer = await call(frames, metadata=self.metadata, timeout=manifest.deadline_s)
             except grpc.aio.AioRpcError as error:
-                fault = fault_of(error)
-                if fault is not None:
-                    raise fault from None
                 if not transient(error):
-                    raise PeerFault(Reason.WRONG_SEQUENCE, f"{hop} ended the call: {error.details()}") from None
+                    unknown = PeerFault(Reason.WRONG_SEQUENCE, f"{hop} ended the call: {error.details()}")
+                    raise fault_of(error) or unknown from None
                 if attempt % 10 == 0:
-                    log.warning("hop 1 is not reachable, trying again", code=error.code().name)
+                    log.warning("hop 1 is busy or not reachable, trying again", code=error.code().name)
                 continue
             self.seen("received", hop, "Submit", frames.stream, answer)
             await self._measure(manifest, frames.bytes)
             root = roots[0] if roots else answer.root  # an early receipt: the body was there already
-            self.core.step(core.ReceiptIn(read_receipt(answer), root))
+            await self.step(core.ReceiptIn(read_receipt(answer), root))
             self.metrics.phase_took("submit", self.clock() - started)
-            log.info("submitted")
             return
 
     async def _frames(

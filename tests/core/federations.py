@@ -53,22 +53,24 @@ def federation(silos: int = 4, hops: int = 2, **policy: Any) -> Federation:
         aggregator=Member(AGGREGATOR, identity(AGGREGATOR).public, "a:1"),
         shufflers=shufflers,
         silos=tuple(Member(f"silo-{i + 1}", identity(f"silo-{i + 1}").public) for i in range(silos)),
-        policy=Policy(**{"chunk_parameters": 4, "deadline_s": 60, "release_s": 20, "rounds": 4, **policy}),
+        policy=Policy(
+            **{"minimum_cohort": 3, "chunk_parameters": 4, "deadline_s": 60, "release_s": 20, "rounds": 4, **policy}
+        ),
     )
 
 
-def private(hop: str, silo: str, round_: int) -> Secret:
+def private(hop: str, silo: str, round_: int, attempt: int = 1) -> Secret:
     """The key that a hop is to have made for a silo."""
-    return secret("round key", hop, silo, round_)
+    return secret("round key", hop, silo, round_, attempt)
 
 
-def round_key(f: Federation, hop: str, silo: str, round_: int, last_released: int = 0) -> RoundKey:
-    return _round_key(f.digest, hop, silo, round_, last_released)
+def round_key(f: Federation, hop: str, silo: str, round_: int, last_released: int = 0, attempt: int = 1) -> RoundKey:
+    return _round_key(f.digest, hop, silo, round_, attempt, last_released)
 
 
 @cache
-def _round_key(f: bytes, hop: str, silo: str, round_: int, last_released: int) -> RoundKey:
-    key = RoundKey(hop, silo, round_, public_key(private(hop, silo, round_)), last_released)
+def _round_key(f: bytes, hop: str, silo: str, round_: int, attempt: int, last_released: int) -> RoundKey:
+    key = RoundKey(hop, silo, round_, attempt, public_key(private(hop, silo, round_, attempt)), last_released)
     return key.signed(identity(hop), f)
 
 
@@ -82,6 +84,7 @@ def manifest(f: Federation, round_: int = 1, attempt: int = 1, **changes: Any) -
     chain: tuple[str, ...] = changes.pop("chain", f.chain)
     names: tuple[str, ...] = changes.get("invited", ()) or f.silo_names
     masked = f.policy.level is not Level.TRUSTED
+    own = ("",) if f.policy.group_size else names
     fields: dict[str, Any] = {
         "federation": f.digest,
         "round": round_,
@@ -93,11 +96,11 @@ def manifest(f: Federation, round_: int = 1, attempt: int = 1, **changes: Any) -
         "update": f.policy.update,
         "granularity": f.policy.granularity,
         "chain": chain,
-        "hop_keys": tuple(round_key(f, h, s, round_) for h in chain for s in names) if masked else (),
-        "aggregator_key": round_key(f, AGGREGATOR, "", round_) if masked else None,
+        "hop_keys": tuple(round_key(f, h, s, round_, 0, attempt) for h in chain for s in names) if masked else (),
+        "aggregator_keys": tuple(round_key(f, AGGREGATOR, s, round_, 0, attempt) for s in own) if masked else (),
         "group_size": f.policy.group_size,
         "invited": (),
-        "minimum_cohort": f.policy.minimum_cohort,
+        "minimum_cohort": f.minimum_cohort,
         "chunk_parameters": f.policy.chunk_parameters,
         "deadline_s": f.policy.deadline_s,
     }

@@ -102,7 +102,7 @@ def federation(silos: int, **changes: object) -> Federation:
 @pytest.mark.parametrize("kept", [{"precision": 2}, {"precision": 3}, {"quantiser": Quantiser.INT8}])
 def test_the_plan_has_room_for_the_noise(silos: int, multiplier: float, kept: dict[str, object]) -> None:
     f = federation(silos, noise_multiplier=multiplier, **kept)
-    noise, p = f.policy.noise, f.plan
+    noise, p = f.noise, f.plan
     wanted = (multiplier * p.v) ** 2 / 3
     assert wanted <= noise.variance <= max(1, wanted + 1)
     assert 2 * (silos * p.v + noise.slack(silos)) + 1 <= p.M
@@ -113,7 +113,7 @@ def test_the_plan_has_room_for_the_noise(silos: int, multiplier: float, kept: di
 
 def test_a_sum_with_noise_decodes_and_one_beyond_it_is_refused() -> None:
     f = federation(5, noise_multiplier=2.0, precision=2)
-    noise = f.policy.noise
+    noise = f.noise
     schema = Schema((TensorSpec("a", (40,)), TensorSpec("b", (300,))))
     codec = Codec(schema, (1.0, 1.0), f.plan, 128)
     total = codec.layout.body()
@@ -243,18 +243,18 @@ def test_the_ends_of_epsilon() -> None:
 
 def test_rho_is_the_gaussians_where_noise_is_wide_and_more_where_it_is_narrow() -> None:
     wide = Policy(clip_norm=1.0, noise_multiplier=2.0)
-    assert rho(wide, 1_000_000) == pytest.approx(1 / 8, rel=1e-3)
-    assert rho(wide, 1_000_000, contributors=12) == pytest.approx(1 / 32, rel=1e-3)  # four times as many silos
-    assert rho(Policy(), 10) == inf
+    assert rho(wide, 1_000_000, 3) == pytest.approx(1 / 8, rel=1e-3)
+    assert rho(wide, 1_000_000, 3, contributors=12) == pytest.approx(1 / 32, rel=1e-3)  # four times as many silos
+    assert rho(Policy(), 10, 3) == inf
     # With a variance of 1 the sum of three is visibly not a discrete Gaussian, the more so the more values there are.
     narrow = Policy(clip_norm=1.0, noise_multiplier=0.17, precision=1)
-    assert narrow.noise == Noise(1)
-    assert rho(narrow, 10_000) > rho(narrow, 1) > (0.5 * 9**2 / 3)
+    assert narrow.noise(3) == Noise(1)
+    assert rho(narrow, 10_000, 3) > rho(narrow, 1, 3) > (0.5 * 9**2 / 3)
 
 
 def test_the_multiplier_spends_the_target_and_no_more() -> None:
     policy = Policy(clip_norm=2.0, rounds=20, minimum_cohort=10, precision=3)
     for target in (1.0, 5.0):
-        z = multiplier_for(policy, 50_000, target, 1e-5)
-        found = spent(replace(policy, noise_multiplier=z), 50_000, 20, 1e-5)
+        z = multiplier_for(policy, 50_000, target, 1e-5, 3)
+        found = spent(replace(policy, noise_multiplier=z), 50_000, 20, 1e-5, 3)
         assert target * 0.999 < found <= target

@@ -37,6 +37,7 @@ from tests.nodes.federations import (
 )
 from tests.nodes.toy import Toy
 
+from silomix.runtime.answers import ANSWERS
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.messages import Cohort, Participant
 from silomix.runtime.core.packing import Residues
@@ -46,7 +47,7 @@ from silomix.runtime.journal import Journal, JournalError
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.shuffler import SILO_STREAMS, Spool
-from silomix.runtime.transport import MAX_MESSAGE_BYTES, STATUS, Tls, channel, shuffler_stub
+from silomix.runtime.transport import MAX_MESSAGE_BYTES, Tls, channel, shuffler_stub
 from silomix.runtime.wire import write_cohort, write_header
 from silomix.v1 import body_pb2, services_pb2
 
@@ -310,7 +311,7 @@ def test_malformed_bodies_are_refused_with_a_reason_and_change_nothing(tmp_path:
                 before = rejections(hop, reason)
                 error = await refusal(partial(us.submit, spoil(body)))
                 assert (error.details() or "").startswith(f"{reason}: "), f"{name}: {error.details()}"
-                assert error.code() is STATUS.get(reason, grpc.StatusCode.FAILED_PRECONDITION), name
+                assert error.code() is ANSWERS[reason].status, name
                 assert rejections(hop, reason) > before, name
                 assert "silo-04" not in _counted(running), name
                 assert not [f for f in leftovers(tmp_path / "f") if f.startswith(body.header.digest.hex())], name
@@ -419,7 +420,7 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
                 before = rejections(running.nodes[node], reason)
                 error = await refusal(call)
                 assert (error.details() or "").startswith(f"{reason}: "), f"{node}: {error.details()}"
-                assert error.code() is STATUS.get(reason, grpc.StatusCode.FAILED_PRECONDITION)
+                assert error.code() is ANSWERS[reason].status
                 assert rejections(running.nodes[node], reason) > before
             await first.submit(body.frames())
             assert [r.cohort for r in await running.finished()] == [4]

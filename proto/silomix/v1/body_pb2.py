@@ -24,23 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15silomix/v1/body.proto\x12\nsilomix.v1\"\x81\x01\n\x05\x46rame\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x12.silomix.v1.HeaderH\x00\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x12&\n\x07trailer\x18\x03 \x01(\x0b\x32\x13.silomix.v1.TrailerH\x00\x42\x06\n\x04kind\"C\n\nSealedSeed\x12\x11\n\trecipient\x18\x01 \x01(\t\x12\x0e\n\x06sealed\x18\x02 \x01(\x0c\x12\x12\n\ncommitment\x18\x03 \x01(\x0c\"y\n\x06Header\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\x12%\n\x05seeds\x18\x03 \x03(\x0b\x32\x16.silomix.v1.SealedSeed\x12\x0e\n\x06\x63hunks\x18\x04 \x01(\r\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"?\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x17\n\x0f\x66irst_parameter\x18\x02 \x01(\x04\x12\x0e\n\x06planes\x18\x03 \x03(\x0c\"*\n\x07Trailer\x12\x0c\n\x04root\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"^\n\x07Receipt\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\x12\x0c\n\x04root\x18\x03 \x01(\x0c\x12\x0b\n\x03hop\x18\x04 \x01(\t\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15silomix/v1/body.proto\x12\nsilomix.v1\"p\n\x08\x45vidence\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12\x11\n\trecipient\x18\x02 \x01(\t\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x15\n\rheader_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x05 \x01(\x0c\"\x81\x01\n\x05\x46rame\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x12.silomix.v1.HeaderH\x00\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x12&\n\x07trailer\x18\x03 \x01(\x0b\x32\x13.silomix.v1.TrailerH\x00\x42\x06\n\x04kind\"C\n\nSealedSeed\x12\x11\n\trecipient\x18\x01 \x01(\t\x12\x0e\n\x06sealed\x18\x02 \x01(\x0c\x12\x12\n\ncommitment\x18\x03 \x01(\x0c\"y\n\x06Header\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\x12%\n\x05seeds\x18\x03 \x03(\x0b\x32\x16.silomix.v1.SealedSeed\x12\x0e\n\x06\x63hunks\x18\x04 \x01(\r\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"?\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x17\n\x0f\x66irst_parameter\x18\x02 \x01(\x04\x12\x0e\n\x06planes\x18\x03 \x03(\x0c\"*\n\x07Trailer\x12\x0c\n\x04root\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"^\n\x07Receipt\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\x12\x0c\n\x04root\x18\x03 \x01(\x0c\x12\x0b\n\x03hop\x18\x04 \x01(\t\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'silomix.v1.body_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FRAME']._serialized_start=38
-  _globals['_FRAME']._serialized_end=167
-  _globals['_SEALEDSEED']._serialized_start=169
-  _globals['_SEALEDSEED']._serialized_end=236
-  _globals['_HEADER']._serialized_start=238
-  _globals['_HEADER']._serialized_end=359
-  _globals['_CHUNK']._serialized_start=361
-  _globals['_CHUNK']._serialized_end=424
-  _globals['_TRAILER']._serialized_start=426
-  _globals['_TRAILER']._serialized_end=468
-  _globals['_RECEIPT']._serialized_start=470
-  _globals['_RECEIPT']._serialized_end=564
+  _globals['_EVIDENCE']._serialized_start=37
+  _globals['_EVIDENCE']._serialized_end=149
+  _globals['_FRAME']._serialized_start=152
+  _globals['_FRAME']._serialized_end=281
+  _globals['_SEALEDSEED']._serialized_start=283
+  _globals['_SEALEDSEED']._serialized_end=350
+  _globals['_HEADER']._serialized_start=352
+  _globals['_HEADER']._serialized_end=473
+  _globals['_CHUNK']._serialized_start=475
+  _globals['_CHUNK']._serialized_end=538
+  _globals['_TRAILER']._serialized_start=540
+  _globals['_TRAILER']._serialized_end=582
+  _globals['_RECEIPT']._serialized_start=584
+  _globals['_RECEIPT']._serialized_end=678
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Evidence(_message.Message):
+    __slots__ = ("manifest_digest", "recipient", "silo", "header_digest", "private_key")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECIPIENT_FIELD_NUMBER: _ClassVar[int]
+    SILO_FIELD_NUMBER: _ClassVar[int]
+    HEADER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_KEY_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    recipient: str
+    silo: str
+    header_digest: bytes
+    private_key: bytes
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., recipient: _Optional[str] = ..., silo: _Optional[str] = ..., header_digest: _Optional[bytes] = ..., private_key: _Optional[bytes] = ...) -> None: ...
+
 class Frame(_message.Message):
     __slots__ = ("header", "chunk", "trailer")
     HEADER_FIELD_NUMBER: _ClassVar[int]

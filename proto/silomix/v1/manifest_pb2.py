@@ -26,21 +26,21 @@ from silomix.v1 import plan_pb2 as silomix_dot_v1_dot_plan__pb2
 from silomix.v1 import schema_pb2 as silomix_dot_v1_dot_schema__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19silomix/v1/manifest.proto\x12\nsilomix.v1\x1a\x15silomix/v1/plan.proto\x1a\x17silomix/v1/schema.proto\"r\n\x08RoundKey\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x0c\n\x04silo\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x12\n\npublic_key\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x12\x15\n\rlast_released\x18\x06 \x01(\x04\"G\n\x05\x46\x65nce\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\xa7\x04\n\x08Manifest\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\x0c\x12\x15\n\rschema_digest\x18\x05 \x01(\x0c\x12\"\n\x06schema\x18\x06 \x01(\x0b\x32\x12.silomix.v1.Schema\x12\x1e\n\x04plan\x18\x07 \x01(\x0b\x32\x10.silomix.v1.Plan\x12\x0e\n\x06\x62ounds\x18\x08 \x03(\x01\x12+\n\x0bupdate_kind\x18\t \x01(\x0e\x32\x16.silomix.v1.UpdateKind\x12,\n\x0bgranularity\x18\n \x01(\x0e\x32\x17.silomix.v1.Granularity\x12\r\n\x05\x63hain\x18\x0b \x03(\t\x12&\n\x08hop_keys\x18\x0c \x03(\x0b\x32\x14.silomix.v1.RoundKey\x12,\n\x0e\x61ggregator_key\x18\r \x01(\x0b\x32\x14.silomix.v1.RoundKey\x12\x12\n\ngroup_size\x18\x0e \x01(\r\x12\x0f\n\x07invited\x18\x0f \x03(\t\x12\x16\n\x0eminimum_cohort\x18\x10 \x01(\r\x12\x18\n\x10\x63hunk_parameters\x18\x11 \x01(\r\x12\x12\n\ndeadline_s\x18\x12 \x01(\r\x12!\n\x06\x66\x65nces\x18\x13 \x03(\x0b\x32\x11.silomix.v1.Fence\x12\x11\n\tsignature\x18\x14 \x01(\x0c*Y\n\nUpdateKind\x12\x1b\n\x17UPDATE_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11UPDATE_KIND_DELTA\x10\x01\x12\x17\n\x13UPDATE_KIND_WEIGHTS\x10\x02*\xb5\x01\n\x0bGranularity\x12\x1b\n\x17GRANULARITY_UNSPECIFIED\x10\x00\x12\x14\n\x10GRANULARITY_NONE\x10\x01\x12\x15\n\x11GRANULARITY_MODEL\x10\x02\x12\x15\n\x11GRANULARITY_LAYER\x10\x03\x12\x19\n\x15GRANULARITY_PARAMETER\x10\x04\x12\x15\n\x11GRANULARITY_UNARY\x10\x05\x12\x13\n\x0fGRANULARITY_SUM\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19silomix/v1/manifest.proto\x12\nsilomix.v1\x1a\x15silomix/v1/plan.proto\x1a\x17silomix/v1/schema.proto\"\x83\x01\n\x08RoundKey\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x0c\n\x04silo\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x12\n\npublic_key\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x12\x15\n\rlast_released\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\r\"G\n\x05\x46\x65nce\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\xa8\x04\n\x08Manifest\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\x0c\x12\x15\n\rschema_digest\x18\x05 \x01(\x0c\x12\"\n\x06schema\x18\x06 \x01(\x0b\x32\x12.silomix.v1.Schema\x12\x1e\n\x04plan\x18\x07 \x01(\x0b\x32\x10.silomix.v1.Plan\x12\x0e\n\x06\x62ounds\x18\x08 \x03(\x01\x12+\n\x0bupdate_kind\x18\t \x01(\x0e\x32\x16.silomix.v1.UpdateKind\x12,\n\x0bgranularity\x18\n \x01(\x0e\x32\x17.silomix.v1.Granularity\x12\r\n\x05\x63hain\x18\x0b \x03(\t\x12&\n\x08hop_keys\x18\x0c \x03(\x0b\x32\x14.silomix.v1.RoundKey\x12-\n\x0f\x61ggregator_keys\x18\r \x03(\x0b\x32\x14.silomix.v1.RoundKey\x12\x12\n\ngroup_size\x18\x0e \x01(\r\x12\x0f\n\x07invited\x18\x0f \x03(\t\x12\x16\n\x0eminimum_cohort\x18\x10 \x01(\r\x12\x18\n\x10\x63hunk_parameters\x18\x11 \x01(\r\x12\x12\n\ndeadline_s\x18\x12 \x01(\r\x12!\n\x06\x66\x65nces\x18\x13 \x03(\x0b\x32\x11.silomix.v1.Fence\x12\x11\n\tsignature\x18\x14 \x01(\x0c*Y\n\nUpdateKind\x12\x1b\n\x17UPDATE_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11UPDATE_KIND_DELTA\x10\x01\x12\x17\n\x13UPDATE_KIND_WEIGHTS\x10\x02*\xb5\x01\n\x0bGranularity\x12\x1b\n\x17GRANULARITY_UNSPECIFIED\x10\x00\x12\x14\n\x10GRANULARITY_NONE\x10\x01\x12\x15\n\x11GRANULARITY_MODEL\x10\x02\x12\x15\n\x11GRANULARITY_LAYER\x10\x03\x12\x19\n\x15GRANULARITY_PARAMETER\x10\x04\x12\x15\n\x11GRANULARITY_UNARY\x10\x05\x12\x13\n\x0fGRANULARITY_SUM\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'silomix.v1.manifest_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_UPDATEKIND']._serialized_start=832
-  _globals['_UPDATEKIND']._serialized_end=921
-  _globals['_GRANULARITY']._serialized_start=924
-  _globals['_GRANULARITY']._serialized_end=1105
-  _globals['_ROUNDKEY']._serialized_start=89
-  _globals['_ROUNDKEY']._serialized_end=203
-  _globals['_FENCE']._serialized_start=205
-  _globals['_FENCE']._serialized_end=276
-  _globals['_MANIFEST']._serialized_start=279
-  _globals['_MANIFEST']._serialized_end=830
+  _globals['_UPDATEKIND']._serialized_start=851
+  _globals['_UPDATEKIND']._serialized_end=940
+  _globals['_GRANULARITY']._serialized_start=943
+  _globals['_GRANULARITY']._serialized_end=1124
+  _globals['_ROUNDKEY']._serialized_start=90
+  _globals['_ROUNDKEY']._serialized_end=221
+  _globals['_FENCE']._serialized_start=223
+  _globals['_FENCE']._serialized_end=294
+  _globals['_MANIFEST']._serialized_start=297
+  _globals['_MANIFEST']._serialized_end=849
 # @@protoc_insertion_point(module_scope)

@@ -36,20 +36,22 @@ GRANULARITY_UNARY: Granularity
 GRANULARITY_SUM: Granularity
 
 class RoundKey(_message.Message):
-    __slots__ = ("hop", "silo", "round", "public_key", "signature", "last_released")
+    __slots__ = ("hop", "silo", "round", "public_key", "signature", "last_released", "attempt")
     HOP_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     LAST_RELEASED_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     hop: str
     silo: str
     round: int
     public_key: bytes
     signature: bytes
     last_released: int
-    def __init__(self, hop: _Optional[str] = ..., silo: _Optional[str] = ..., round: _Optional[int] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., last_released: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, hop: _Optional[str] = ..., silo: _Optional[str] = ..., round: _Optional[int] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., last_released: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("hop", "round", "attempt", "signature")
@@ -64,7 +66,7 @@ class Fence(_message.Message):
     def __init__(self, hop: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("federation_digest", "round", "attempt", "model_digest", "schema_digest", "schema", "plan", "bounds", "update_kind", "granularity", "chain", "hop_keys", "aggregator_key", "group_size", "invited", "minimum_cohort", "chunk_parameters", "deadline_s", "fences", "signature")
+    __slots__ = ("federation_digest", "round", "attempt", "model_digest", "schema_digest", "schema", "plan", "bounds", "update_kind", "granularity", "chain", "hop_keys", "aggregator_keys", "group_size", "invited", "minimum_cohort", "chunk_parameters", "deadline_s", "fences", "signature")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -77,7 +79,7 @@ class Manifest(_message.Message):
     GRANULARITY_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     HOP_KEYS_FIELD_NUMBER: _ClassVar[int]
-    AGGREGATOR_KEY_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATOR_KEYS_FIELD_NUMBER: _ClassVar[int]
     GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
     INVITED_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_COHORT_FIELD_NUMBER: _ClassVar[int]
@@ -97,7 +99,7 @@ class Manifest(_message.Message):
     granularity: Granularity
     chain: _containers.RepeatedScalarFieldContainer[str]
     hop_keys: _containers.RepeatedCompositeFieldContainer[RoundKey]
-    aggregator_key: RoundKey
+    aggregator_keys: _containers.RepeatedCompositeFieldContainer[RoundKey]
     group_size: int
     invited: _containers.RepeatedScalarFieldContainer[str]
     minimum_cohort: int
@@ -105,4 +107,4 @@ class Manifest(_message.Message):
     deadline_s: int
     fences: _containers.RepeatedCompositeFieldContainer[Fence]
     signature: bytes
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., schema_digest: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.Schema, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., bounds: _Optional[_Iterable[float]] = ..., update_kind: _Optional[_Union[UpdateKind, str]] = ..., granularity: _Optional[_Union[Granularity, str]] = ..., chain: _Optional[_Iterable[str]] = ..., hop_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., aggregator_key: _Optional[_Union[RoundKey, _Mapping]] = ..., group_size: _Optional[int] = ..., invited: _Optional[_Iterable[str]] = ..., minimum_cohort: _Optional[int] = ..., chunk_parameters: _Optional[int] = ..., deadline_s: _Optional[int] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., schema_digest: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.Schema, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., bounds: _Optional[_Iterable[float]] = ..., update_kind: _Optional[_Union[UpdateKind, str]] = ..., granularity: _Optional[_Union[Granularity, str]] = ..., chain: _Optional[_Iterable[str]] = ..., hop_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., aggregator_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., group_size: _Optional[int] = ..., invited: _Optional[_Iterable[str]] = ..., minimum_cohort: _Optional[int] = ..., chunk_parameters: _Optional[int] = ..., deadline_s: _Optional[int] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...

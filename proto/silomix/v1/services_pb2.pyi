@@ -43,16 +43,18 @@ class ModelPart(_message.Message):
     def __init__(self, total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("federation_digest", "round", "silos", "known_released")
+    __slots__ = ("federation_digest", "round", "silos", "known_released", "attempt")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SILOS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_RELEASED_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     round: int
     silos: _containers.RepeatedScalarFieldContainer[str]
     known_released: int
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., silos: _Optional[_Iterable[str]] = ..., known_released: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., silos: _Optional[_Iterable[str]] = ..., known_released: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class PrepareResponse(_message.Message):
     __slots__ = ("keys", "last_released")

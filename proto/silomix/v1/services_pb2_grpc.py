@@ -273,7 +273,7 @@ class ShufflerServiceServicer:
     """
 
     def Prepare(self, request, context):
-        """Make the round's keys, one for each silo, or return those that were made. Only the aggregator may ask
+        """Make an attempt's keys, one for each silo, or return those that were made. Only the aggregator may ask
         [unknown_peer].
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
