@@ -43,8 +43,8 @@ proto: $(STAMP)           ## write the generated code beside the .proto files
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/silomix/v1/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto proto/silomix/v1/services.proto
 
-grafana: $(STAMP)         ## write the dashboard's JSON from runtime/panels.py
-	$(BIN)/python -m silomix.runtime.grafana > deploy/grafana/dashboards/silomix.json.new
+grafana: $(STAMP)         ## write the dashboard's JSON from runtime/dashboard/panels.py
+	$(BIN)/python -m silomix.runtime.dashboard.grafana > deploy/grafana/dashboards/silomix.json.new
 	mv deploy/grafana/dashboards/silomix.json.new deploy/grafana/dashboards/silomix.json
 
 clean:

@@ -17,20 +17,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.attacks.captured import CAPTURE, Scene
 from silomix.attacks.sia import AttackError
-from silomix.attacks.views import View, checked
-from silomix.runtime.capture import Direction, read
-from silomix.runtime.config import NodeConfig, Role, load_node
-from silomix.runtime.core import aggregator, residue, shuffler
-from silomix.runtime.core.masks import Secret, mask_stream, unseal
-from silomix.runtime.core.messages import Header, Manifest
-from silomix.runtime.core.rules import layout
+from silomix.attacks.views.captured import CAPTURE, Scene
+from silomix.attacks.views.view import View, checked
+from silomix.runtime.capture.format import Direction, read
+from silomix.runtime.config.load import NodeConfig, Role, load_node
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.masks import Secret, mask_stream, unseal
+from silomix.runtime.core.protocol import aggregator, shuffler
+from silomix.runtime.core.protocol.messages import Header, Manifest
+from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.local import InProcess, make_node
+from silomix.runtime.net.wire import read_header, read_manifest
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.shuffler import ShufflerNode
-from silomix.runtime.wire import read_header, read_manifest
 from silomix.v1 import body_pb2
 
 STOP_S = 10.0

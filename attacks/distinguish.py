@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.attacks.sia import Score
-from silomix.runtime.core.plan import Encoding, Level, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, plan
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from silomix.attacks.sia import Losses, Records, Targets
-from silomix.attacks.views import View
-from silomix.runtime.core.federation import Granularity
+from silomix.attacks.views.view import View
+from silomix.runtime.core.protocol.federation import Granularity
 
 CLASSES = "shadow-classes"
 """Guess by the record's class: the silo in whose shadow set that class is most frequent."""

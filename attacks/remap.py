@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from silomix.attacks.sia import AttackError, Records, each, logits
-from silomix.models.task import Tensors
+from silomix.runtime.task import Tensors
 
 Floats = npt.NDArray[np.float64]
 By = Literal["accuracy", "loss"]

@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
-from silomix.runtime.capture import Direction, Record, read
-from silomix.runtime.config import NodeConfig
+from silomix.runtime.capture.format import Direction, Record, read
+from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.net.transport import SERVICES, channel, fault_of, metadata
 from silomix.runtime.nodes.node import tls_of
-from silomix.runtime.transport import SERVICES, channel, fault_of, metadata
 from silomix.v1 import services_pb2
 
 ANSWER_S = 5.0

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from silomix.models.task import Tensors
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.task import Tensors
 
 Records = tuple[Tensor, Tensor]
 """Inputs and their classes."""

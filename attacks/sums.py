@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.attacks.sia import AttackError
-from silomix.attacks.views import View
-from silomix.models.task import Tensors
+from silomix.attacks.views.view import View
+from silomix.runtime.task import Tensors
 
 RIDGE = 1e-3
 """Keeps the equations of `disaggregate` solvable where cohorts say too little."""

@@ -1,1 +1,1 @@
-"""What silos train: models, data and the task interface."""
+"""What silos train: models, their data, and whole federations simulated."""

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from silomix.models.data import Data, load
-from silomix.models.partition import Indices, deal
+from silomix.models.data.catalogue import Data, load
+from silomix.models.data.partition import Indices, deal
 from silomix.models.torch_task import Augment, Records, TorchTask, Training, from_seed
 
 Prepare = Callable[[npt.NDArray[Any]], Tensor]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silomix.models.partition import deal
+from silomix.models.data.partition import deal
 from silomix.models.torch_task import TorchTask, Training, from_seed
 
 CLASSES = 10

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from silomix.models.built_in import Options, make
-from silomix.models.data import Data
+from silomix.models.data.catalogue import Data
 from silomix.models.torch_task import TorchTask
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from silomix.models.built_in import Options, make
-from silomix.models.data import Data
-from silomix.models.data_text import bag
+from silomix.models.data.catalogue import Data
+from silomix.models.data.text import bag
 from silomix.models.torch_task import TorchTask
 
 BAG = 4096

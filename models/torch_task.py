@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from silomix.models import dp
-from silomix.models.dp import DpOptions, Privacy
-from silomix.models.task import TaskError, Tensors, Trained
-from silomix.models.torch_checks import Records, as_records, check_numbers, find_device
-from silomix.models.torch_seed import Randomness, from_seed
-from silomix.models.torch_state import ModuleState, freeze_all_but
-from silomix.runtime.core.codec import Schema
+from silomix.models.training import dp
+from silomix.models.training.dp import DpOptions, Privacy
+from silomix.models.training.torch_checks import Records, as_records, check_numbers, find_device
+from silomix.models.training.torch_seed import Randomness, from_seed
+from silomix.models.training.torch_state import ModuleState, freeze_all_but
 from silomix.runtime.core.errors import LocalFault, Reason
+from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.task import TaskError, Tensors, Trained
 
 __all__ = ["ALGORITHMS", "Augment", "Loss", "Measure", "Records", "TorchTask", "Training", "accuracy", "from_seed"]
 
@@ -100,7 +100,8 @@ class TorchTask:
         which parameters are trained, as "head.*"; the others are frozen and stay local. device: "cpu", "cuda",
         "cuda:1" or "mps". threads: of torch, in the whole process; 0 leaves it alone. loss and measure: what is
         minimised (cross-entropy, with label_smoothing) and what is reported. augment: changes a batch's inputs before
-        a step. shadow: records of this silo's kind that are in neither set, for audits. dp_...: see models/dp.py.
+        a step. shadow: records of this silo's kind that are in neither set, for audits. dp_...: see
+        models/training/dp.py.
         """
         check_numbers(
             {"epochs": epochs, "batch": batch},

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from silomix.models.built_in import Options, Prepare, make
-from silomix.models.data import Data
-from silomix.models.data_text import PAD, hashed, token_ids, word_pieces
-from silomix.models.task import TaskError
+from silomix.models.data.catalogue import Data
+from silomix.models.data.text import PAD, hashed, token_ids, word_pieces
 from silomix.models.torch_task import TorchTask
+from silomix.runtime.task import TaskError
 
 SIZES = {
     "distilbert": {"vocabulary": 30_522, "positions": 512, "width": 768, "heads": 12, "layers": 6, "inner": 3072},

@@ -15,18 +15,18 @@ from types import TracebackType
 
 import grpc
 
-from silomix.models.task import load_task
-from silomix.runtime.config import NodeConfig, Role, Scalar, load_federation, load_node
+from silomix.runtime.config.enrol import Value, init
+from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_federation, load_node
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.federation import Federation, Policy
-from silomix.runtime.enrol import Value, init
-from silomix.runtime.journal import write_atomically
-from silomix.runtime.modelfile import write_model
+from silomix.runtime.core.protocol.federation import Federation, Policy
+from silomix.runtime.net.transport import aggregator_stub, channel, metadata
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.transport import aggregator_stub, channel, metadata
+from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.modelfile import write_model
+from silomix.runtime.task import load_task
 from silomix.v1 import services_pb2
 
 INITIAL_MODEL = "initial.safetensors"

@@ -16,8 +16,8 @@ from typing import Any, Protocol, Unpack, get_args, get_origin, get_type_hints, 
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.codec import NUMPY_TYPES, Schema, as_float
 from silomix.runtime.core.errors import Fault, UserError
+from silomix.runtime.core.numbers.codec import NUMPY_TYPES, Schema, as_float
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """A model: its tensors by the names that the schema gives them."""
@@ -92,7 +92,9 @@ def load_task(path: str, options: Mapping[str, Option]) -> Task:
         raise TaskError(f"task {path} cannot show its model: {_said(error)}{_where(error)}") from error
     if not isinstance(schema, Schema):
         found = type(schema).__name__
-        raise TaskError(f"task {path}: schema() returns {found}; return a silomix.runtime.core.codec.Schema{home}")
+        raise TaskError(
+            f"task {path}: schema() returns {found}; return a silomix.runtime.core.numbers.codec.Schema{home}"
+        )
     if not isinstance(first, Mapping):
         found = type(first).__name__
         raise TaskError(f"task {path}: initial() returns {found}; return a dict of numpy arrays by name{home}")
@@ -114,7 +116,7 @@ def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A0
         raise TaskError(f"{name}.train failed in round {round}: {_said(error)}{_where(error)}") from error
     at = f" ({name}.train in {_file(type(task))})"
     if not isinstance(trained, Trained):
-        raise TaskError(f"train() returned {type(trained).__name__}; return silomix.models.task.Trained{at}")
+        raise TaskError(f"train() returned {type(trained).__name__}; return silomix.runtime.task.Trained{at}")
     if not isinstance(trained.tensors, Mapping):
         raise TaskError(f"train() returned tensors as {type(trained.tensors).__name__}; return a dict by name{at}")
     if type(trained.examples) is not int or trained.examples < 0:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-# Tests import each other as `tests.core.oracle`, however pytest was started.
+# Tests import each other as `tests.core.numbers.oracle`, however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 # The same examples in every run, and no deadline: the first call of a kernel compiles it.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from silomix.runtime.cli import make_parser
-from silomix.runtime.config import NODE_KEYS, POLICY_KEYS, Role
-from silomix.runtime.metrics import Metrics
+from silomix.runtime.config.load import NODE_KEYS, POLICY_KEYS, Role
+from silomix.runtime.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

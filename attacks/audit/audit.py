@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from silomix.attacks import jobs
-from silomix.attacks.campaign import Campaign, splits
-from silomix.attacks.jobs import Json, outcome_of
-from silomix.attacks.judgement import verdict_on
-from silomix.attacks.pool import Done, Job, run_jobs
+from silomix.attacks.audit import jobs
+from silomix.attacks.audit.campaign import Campaign, splits
+from silomix.attacks.audit.jobs import Json, outcome_of
+from silomix.attacks.audit.judgement import verdict_on
+from silomix.attacks.audit.pool import Done, Job, run_jobs
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.sia import PER_SILO, Outcome, pooled
-from silomix.attacks.views import EXPOSED, MEANINGS, Mode
-from silomix.runtime.core.federation import Granularity, Policy
-from silomix.runtime.core.plan import Encoding, Level, plan
+from silomix.attacks.views.view import EXPOSED, MEANINGS, Mode
+from silomix.runtime.core.numbers.plan import Encoding, Level, plan
+from silomix.runtime.core.protocol.federation import Granularity, Policy
 
 SILOS = 10
 ALPHA = 0.1

@@ -12,16 +12,16 @@ from torch import nn
 
 from silomix.attacks.prior import CLASSES, INVENTED, class_losses, invented
 from silomix.attacks.remap import By
-from silomix.attacks.shadow import FRACTION, shadow_sets
 from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Targets, Victim, draw_targets, outcome
-from silomix.attacks.simulated import Truth, view_of
 from silomix.attacks.sums import disaggregate
-from silomix.attacks.views import Mode, View, reconstruct
-from silomix.models.simulate import SimulatedRound, simulate
-from silomix.models.task import Task, load_task
-from silomix.runtime.core.codec import Schema
+from silomix.attacks.views.shadow import FRACTION, shadow_sets
+from silomix.attacks.views.simulated import Truth, view_of
+from silomix.attacks.views.view import Mode, View, reconstruct
+from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.federation import Policy
+from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.task import Task, load_task
 
 LEAST = 10
 """Records that the smallest silo has at least: with fewer there is too little to ask about: another split is drawn."""

@@ -12,20 +12,20 @@ import numpy as np
 import torch
 
 from silomix.attacks import dlg
-from silomix.attacks.campaign import DISAGGREGATED, Campaign, Siege, run
-from silomix.attacks.captured import Scene
+from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Siege, run
+from silomix.attacks.audit.pictures import strip
+from silomix.attacks.audit.verdict import look
 from silomix.attacks.collusion import opened, run_colluding
 from silomix.attacks.distinguish import play
-from silomix.attacks.pictures import strip
 from silomix.attacks.sia import Attack, Outcome, Score
-from silomix.attacks.simulated import view_of
 from silomix.attacks.sums import without_colluders
-from silomix.attacks.verdict import look
-from silomix.attacks.views import Mode
-from silomix.models.simulate import simulate
-from silomix.runtime.config import Role
-from silomix.runtime.core.federation import Granularity, Policy
-from silomix.runtime.core.plan import Encoding, Level
+from silomix.attacks.views.captured import Scene
+from silomix.attacks.views.simulated import view_of
+from silomix.attacks.views.view import Mode
+from silomix.models.simulation.simulate import simulate
+from silomix.runtime.config.load import Role
+from silomix.runtime.core.numbers.plan import Encoding, Level
+from silomix.runtime.core.protocol.federation import Granularity, Policy
 from silomix.runtime.local import create
 
 Json = dict[str, Any]

@@ -1,7 +1,7 @@
 """What an audit's numbers mean: protected, a leak, or nothing settled."""
 
-from silomix.attacks.jobs import Json
-from silomix.attacks.views import CONTROLS, EXPOSED, PROTECTED, Mode
+from silomix.attacks.audit.jobs import Json
+from silomix.attacks.views.view import CONTROLS, EXPOSED, PROTECTED, Mode
 
 
 def verdict_on(report: Json) -> Json:

@@ -8,14 +8,14 @@ at the other levels, what the round keys of all other nodes open, if these were 
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.captured import Scene
+from silomix.attacks.audit.verdict import Watcher, look
 from silomix.attacks.collusion import opened
 from silomix.attacks.sia import AttackError, Outcome
 from silomix.attacks.sums import disaggregate
-from silomix.attacks.verdict import Watcher, look
-from silomix.attacks.views import View
-from silomix.runtime.capture import Header, read
-from silomix.runtime.core.federation import Granularity
+from silomix.attacks.views.captured import Scene
+from silomix.attacks.views.view import View
+from silomix.runtime.capture.format import Header, read
+from silomix.runtime.core.protocol.federation import Granularity
 
 
 def replay(capture: Path, scene: Scene, seed: int = 1) -> dict[str, Any]:

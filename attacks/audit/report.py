@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from html import escape
 
-from silomix.attacks.jobs import Json
-from silomix.attacks.page import page_of, scrolling, section, table
+from silomix.attacks.audit.jobs import Json
+from silomix.attacks.audit.page import page_of, scrolling, section, table
+from silomix.attacks.audit.svg import COLOURS, Bar, Curve, bars, curves
 from silomix.attacks.prior import CLASSES, INVENTED
-from silomix.attacks.svg import COLOURS, Bar, Curve, bars, curves
-from silomix.attacks.views import CONTROLS, EXPOSED, Mode
+from silomix.attacks.views.view import CONTROLS, EXPOSED, Mode
 
 RED, GREEN, GREY, AMBER = "#b3261e", "#1b6e3c", "#5a6472", "#8a5a00"
 

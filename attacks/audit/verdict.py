@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from silomix.attacks.captured import CAPTURE, Scene
-from silomix.attacks.shadow import shadow_sets
 from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Score, Targets, Victim, draw_targets, outcome
-from silomix.attacks.views import View, reconstruct
-from silomix.models.task import Tensors
-from silomix.runtime.core.federation import Granularity
+from silomix.attacks.views.captured import CAPTURE, Scene
+from silomix.attacks.views.shadow import shadow_sets
+from silomix.attacks.views.view import View, reconstruct
+from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.task import Tensors
 
 LEAST = 10
 """Silos with fewer records are not asked about."""

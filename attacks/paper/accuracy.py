@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from silomix.models.accuracy import SETTINGS, Bench, Option, policy_for, weights
-from silomix.models.experiment import RUNS, Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
-from silomix.models.task import load_task
-from silomix.runtime.core.federation import UpdateKind
-from silomix.runtime.core.optimise import Server
-from silomix.runtime.core.plan import Quantiser
-from silomix.runtime.noise_account import multiplier_for, spent
+from silomix.attacks.paper.accuracy_trials import SETTINGS, Bench, Option, policy_for, weights
+from silomix.models.simulation.experiment import RUNS, Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
+from silomix.runtime.core.learning.noise_account import multiplier_for, spent
+from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.core.numbers.plan import Quantiser
+from silomix.runtime.core.protocol.federation import UpdateKind
+from silomix.runtime.task import load_task
 
 DIGITS = (1, 2, 3, 4, 5)
 PRINTED: dict[str, dict[int, float]] = {

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from silomix.models.experiment import Progress, Scale
-from silomix.models.simulate import simulate
-from silomix.runtime.core.codec import Array
+from silomix.models.simulation.experiment import Progress, Scale
+from silomix.models.simulation.simulate import simulate
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.federation import Policy, UpdateKind
+from silomix.runtime.core.numbers.codec import Array
+from silomix.runtime.core.protocol.federation import Policy, UpdateKind
 
 SILOS = 10
 ALPHA = 0.1

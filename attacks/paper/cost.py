@@ -5,12 +5,12 @@ from functools import partial
 
 import numpy as np
 
-from silomix.models.experiment import Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
-from silomix.runtime import paper_tables
-from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Codec, Schema, TensorSpec
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
-from silomix.runtime.paper_tables import Section
+from silomix.attacks.paper import tables as paper_tables
+from silomix.attacks.paper.tables import Section
+from silomix.models.simulation.experiment import Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.codec import Codec, Schema, TensorSpec
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
 
 
 def communication(scale: Scale, progress: Progress, *, sections: tuple[str, ...]) -> Result:

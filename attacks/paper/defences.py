@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from silomix.attacks.campaign import Campaign, options_of
+from silomix.attacks.audit.campaign import Campaign, options_of
 from silomix.attacks.sia import Records
 from silomix.models import digits
 from silomix.models.built_in import crop
@@ -103,7 +103,7 @@ class Defence:
 
     def applied(self, campaign: Campaign) -> Campaign:
         """Return the campaign against silos that defend themselves so."""
-        policy = replace(campaign.policy, task="silomix.attacks.defences:task")
+        policy = replace(campaign.policy, task="silomix.attacks.paper.defences:task")
         return replace(campaign, policy=options_of(policy, **self.options))
 
 

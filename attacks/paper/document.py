@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.reproduce import REGISTRY, ReproduceError, Run, listing
-from silomix.models.experiment import RUNS, Cell
-from silomix.models.plots import draw
-from silomix.runtime.journal import write_atomically
+from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, listing
+from silomix.models.simulation.experiment import RUNS, Cell
+from silomix.models.simulation.plots import draw
+from silomix.runtime.store.journal import write_atomically
 
 PLACE = "reproduction"
 """Below the directory of the page: a JSON file for each run, and its plots."""

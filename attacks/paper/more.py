@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from silomix.attacks import dlg, jobs
-from silomix.attacks.campaign import DISAGGREGATED, Campaign, Siege, splits
-from silomix.attacks.jobs import outcome_of, rounds_of
+from silomix.attacks import dlg
+from silomix.attacks.audit import jobs
+from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Siege, splits
+from silomix.attacks.audit.jobs import outcome_of, rounds_of
+from silomix.attacks.paper.trials import LEAST, Trials, percent
 from silomix.attacks.remap import head_of, remap_layers, remap_models, remap_parameters
 from silomix.attacks.sia import Outcome, Records, logits
-from silomix.attacks.simulated import group_means
-from silomix.attacks.trials import LEAST, Trials, percent
-from silomix.attacks.views import Mode
-from silomix.models.experiment import Cell, Experiment, Progress, Result, Scale, Table
-from silomix.models.simulate import simulate
-from silomix.models.task import Tensors
+from silomix.attacks.views.simulated import group_means
+from silomix.attacks.views.view import Mode
+from silomix.models.simulation.experiment import Cell, Experiment, Progress, Result, Scale, Table
+from silomix.models.simulation.simulate import simulate
+from silomix.runtime.task import Tensors
 
 LARGER = ("mnist", "fashion-mnist", "cifar10")
 

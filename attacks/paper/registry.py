@@ -17,14 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from silomix.attacks.experiments import SIA_EXPERIMENTS
-from silomix.attacks.experiments_cost import COST_EXPERIMENTS
-from silomix.attacks.experiments_more import MORE_EXPERIMENTS
-from silomix.models.data import CATALOGUE, home
-from silomix.models.experiment import RUNS, Experiment, Result, Scale
-from silomix.models.experiments import EXPERIMENTS as ACCURACY_EXPERIMENTS
+from silomix.attacks.paper.accuracy import EXPERIMENTS as ACCURACY_EXPERIMENTS
+from silomix.attacks.paper.cost import COST_EXPERIMENTS
+from silomix.attacks.paper.more import MORE_EXPERIMENTS
+from silomix.attacks.paper.source_inference import SIA_EXPERIMENTS
+from silomix.models.data.catalogue import CATALOGUE, home
+from silomix.models.simulation.experiment import RUNS, Experiment, Result, Scale
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.journal import write_atomically
+from silomix.runtime.store.journal import write_atomically
 
 T = TypeVar("T")
 

@@ -1,17 +1,17 @@
 """The paper's experiments on source inference, repeated: by skew, silos, epochs, rule, model, and shadow set.
 
-`silomix reproduce` runs them, and those of experiments_more.py.
+`silomix reproduce` runs them, and those of more.py.
 """
 
 from dataclasses import replace
 from functools import partial
 
-from silomix.attacks.campaign import Campaign, options_of
-from silomix.attacks.defences import Defence, defences
-from silomix.attacks.trials import FIGURE, MODES, Trials, listed, percent, swept
-from silomix.attacks.views import Mode
-from silomix.models.experiment import Cell, Experiment, Progress, Result, Scale, Table
-from silomix.runtime.core.plan import Quantiser
+from silomix.attacks.audit.campaign import Campaign, options_of
+from silomix.attacks.paper.defences import Defence, defences
+from silomix.attacks.paper.trials import FIGURE, MODES, Trials, listed, percent, swept
+from silomix.attacks.views.view import Mode
+from silomix.models.simulation.experiment import Cell, Experiment, Progress, Result, Scale, Table
+from silomix.runtime.core.numbers.plan import Quantiser
 
 LARGER = ("mnist", "fashion-mnist", "cifar10")
 

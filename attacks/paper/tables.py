@@ -1,6 +1,6 @@
 """The paper's communication figures beside ours.
 
-The paper's numbers are quoted in `paper_quotes`; every number of ours is computed when asked for, and so is the mark
+The paper's numbers are quoted in `quotes`; every number of ours is computed when asked for, and so is the mark
 that says whether the two agree. "Ours" means: by the paper's own method (the first primes whose product holds every
 sum) at the n and r that the paper names. What silomix would send instead stands under `also`.
 
@@ -19,9 +19,9 @@ from enum import StrEnum
 from itertools import count
 from math import prod
 
-from silomix.runtime import paper_quotes as quotes
-from silomix.runtime.core.plan import Encoding, Plan, Quantiser, largest_value, plan, primes
-from silomix.runtime.plan_report import VANILLA_BITS, paper_rle_bits, share_bits
+from silomix.attacks.paper import quotes
+from silomix.runtime.core.numbers.costs import VANILLA_BITS, paper_rle_bits, share_bits
+from silomix.runtime.core.numbers.plan import Encoding, Plan, Quantiser, largest_value, plan, primes
 
 Number = int | float
 SA, ALG1, ALG1_RLE, VANILLA = "Secure Aggregation", "Alg. 1", "Alg. 1 + RLE", "Vanilla FL"

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from silomix.attacks.campaign import Campaign, run, splits
-from silomix.attacks.jobs import outcome_of, rounds_of
+from silomix.attacks.audit.campaign import Campaign, run, splits
+from silomix.attacks.audit.jobs import outcome_of, rounds_of
+from silomix.attacks.paper.accuracy_trials import SETTINGS, policy_for
 from silomix.attacks.sia import Outcome, pooled
-from silomix.attacks.views import Mode
-from silomix.models.accuracy import SETTINGS, policy_for
-from silomix.models.experiment import Cell, Line, Plot, Progress, Result, Scale, Table
+from silomix.attacks.views.view import Mode
+from silomix.models.simulation.experiment import Cell, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.core.digest import digest
 
 MODES = (Mode.NONE, Mode.MODEL, Mode.LAYER, Mode.PARAMETER, Mode.SEMI_HONEST)

@@ -1,8 +1,8 @@
 """What an adversary really held: views made of an aggregator's capture, and of the files that it keeps.
 
-`runtime/evidence.py` puts the frames of a capture together. Here they become views, with silos by number. At level
-semi-honest the capture shows the sum under the aggregator's own mask; the aggregator has taken that off, so the sum is
-taken from the model that it published next, or from its checkpoint of the last one.
+`runtime/capture/evidence.py` puts the frames of a capture together. Here they become views, with silos by number. At
+level semi-honest the capture shows the sum under the aggregator's own mask; the aggregator has taken that off, so the
+sum is taken from the model that it published next, or from its checkpoint of the last one.
 """
 
 import json
@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.attacks.sia import AttackError, Victim
-from silomix.attacks.views import View
-from silomix.models.task import Tensors, load_task
-from silomix.runtime.config import FEDERATION_FILE, load_federation, load_node
-from silomix.runtime.core.codec import Array, Codec, Schema
-from silomix.runtime.core.federation import Federation, Granularity, UpdateKind
-from silomix.runtime.core.plan import Level
-from silomix.runtime.evidence import Evidence, evidence
-from silomix.runtime.journal import Journal
+from silomix.attacks.views.view import View
+from silomix.runtime.capture.evidence import Evidence, evidence
+from silomix.runtime.config.load import FEDERATION_FILE, load_federation, load_node
+from silomix.runtime.core.numbers.codec import Array, Codec, Schema
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation, Granularity, UpdateKind
 from silomix.runtime.local import INITIAL_MODEL
-from silomix.runtime.modelfile import read_model
+from silomix.runtime.store.journal import Journal
+from silomix.runtime.store.modelfile import read_model
+from silomix.runtime.task import Tensors, load_task
 
 CAPTURE = "capture"
 """Where a node that is started with captures by the local launcher writes them, below its own directory."""

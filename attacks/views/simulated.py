@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.attacks.views import Mode, View, checked
-from silomix.models.task import Tensors
-from silomix.runtime.core import residue
-from silomix.runtime.core.baseline import Baseline
-from silomix.runtime.core.codec import Codec, Schema
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Secret, mask_stream
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.plan import Encoding, Level, Plan, plan
+from silomix.attacks.views.view import Mode, View, checked
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.baseline import Baseline
+from silomix.runtime.core.numbers.codec import Codec, Schema
+from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Secret, mask_stream
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
+from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.task import Tensors
 
 HOPS = 3
 """Hops of the chain: the demo's."""

@@ -1,6 +1,6 @@
 """What an adversary holds of a round, by mode, and the best local models it can make of that.
 
-attacks/simulated.py makes views of a simulated round, attacks/captured.py of what nodes really received.
+attacks/views/simulated.py makes views of a simulated round, attacks/views/captured.py of what nodes really received.
 
 Where a view has pieces, remap.py puts them to their owners. Where it has a sum, the best estimate of everybody's model
 is the mean, the same for all: every loss ties, and the guess is a random one. That is the claim under attack, so each
@@ -18,9 +18,9 @@ from torch import nn
 
 from silomix.attacks.remap import By, head_of, remap_layers, remap_models, remap_parameters
 from silomix.attacks.sia import AttackError, Records
-from silomix.models.task import Tensors
-from silomix.runtime.core.codec import Schema
-from silomix.runtime.core.federation import Granularity
+from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.task import Tensors
 
 Rows = npt.NDArray[np.float32]
 """(silos, values): whole bodies, in whatever order they came."""

@@ -1,6 +1,6 @@
 """Data sets by name: where they lie, and how a silo reads its own rows of them and no others.
 
-Nothing here fetches; `silomix data get NAME` does (data_get.py). Files lie in $SILOMIX_DATA, or in ~/.cache/silomix, in
+Nothing here fetches; `silomix data get NAME` does (get.py). Files lie in $SILOMIX_DATA, or in ~/.cache/silomix, in
 one directory for each set. A set that is not there is an error that says which file to put where.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.models.partition import Indices
+from silomix.models.data.partition import Indices
 from silomix.runtime.core.errors import UserError
 
 Array = npt.NDArray[Any]
@@ -122,37 +122,37 @@ _IDX = tuple(
 _CIFAR10 = tuple(f"{n}.bin|{n}|{n}.png" for n in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"))
 
 CATALOGUE: dict[str, Entry] = {
-    "digits": Entry("handwritten digits, 8 by 8 pixels, 10 classes", "silomix.models.data_tables:digits"),
-    "breast-cancer": Entry("biopsies, 30 features, 2 classes", "silomix.models.data_tables:breast_cancer"),
+    "digits": Entry("handwritten digits, 8 by 8 pixels, 10 classes", "silomix.models.data.tables:digits"),
+    "breast-cancer": Entry("biopsies, 30 features, 2 classes", "silomix.models.data.tables:breast_cancer"),
     "synthetic": Entry(
-        "the synthetic table of Hu et al., 60 features, 10 classes", "silomix.models.data_tables:synthetic"
+        "the synthetic table of Hu et al., 60 features, 10 classes", "silomix.models.data.tables:synthetic"
     ),
-    "mnist": Entry("handwritten digits, 28 by 28 pixels, 10 classes", "silomix.models.data_idx:mnist", _IDX),
-    "fashion-mnist": Entry("clothes, 28 by 28 pixels, 10 classes", "silomix.models.data_idx:fashion_mnist", _IDX),
-    "cifar10": Entry("photographs, 32 by 32 pixels, 10 classes", "silomix.models.data_cifar:cifar10", _CIFAR10),
+    "mnist": Entry("handwritten digits, 28 by 28 pixels, 10 classes", "silomix.models.data.idx:mnist", _IDX),
+    "fashion-mnist": Entry("clothes, 28 by 28 pixels, 10 classes", "silomix.models.data.idx:fashion_mnist", _IDX),
+    "cifar10": Entry("photographs, 32 by 32 pixels, 10 classes", "silomix.models.data.cifar:cifar10", _CIFAR10),
     "cifar100": Entry(
         "photographs, 32 by 32 pixels, 100 classes",
-        "silomix.models.data_cifar:cifar100",
+        "silomix.models.data.cifar:cifar100",
         ("train.bin|train", "test.bin|test"),
     ),
     "har": Entry(
         "UCI HAR: six activities of 30 people, from a telephone's sensors",
-        "silomix.models.data_series:har",
+        "silomix.models.data.series:har",
         ("train/y_train.txt", "train/subject_train.txt", "test/y_test.txt", "train/Inertial Signals|train/X_train.txt"),
     ),
     "watch": Entry(
         "seven exercises of 10 people, from a watch's sensors; natural silos",
-        "silomix.models.data_series:watch",
+        "silomix.models.data.series:watch",
         ("watch_dataset.npy",),
     ),
     "newsgroups": Entry(
         "20 Newsgroups: posts, 20 classes",
-        "silomix.models.data_text:newsgroups",
+        "silomix.models.data.text:newsgroups",
         ("20newsgroups-train.tab", "20newsgroups-test.tab"),
     ),
     "indo-rct": Entry(
         "602 patients of four hospitals, 2 classes; natural silos",
-        "silomix.models.data_tables:indo_rct",
+        "silomix.models.data.tables:indo_rct",
         ("indo_rct.pkl.compress",),
     ),
 }

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from silomix.models import safe_pickle
-from silomix.models.data import Array, Data, DataError, Labels, Read, Rows
+from silomix.models.data import safe_pickle
+from silomix.models.data.catalogue import Array, Data, DataError, Labels, Read, Rows
 
 PIXELS = 3 * 32 * 32
 SHEET_LABELS = {"train": "train_lables.json", "test": "test_lables.json"}

@@ -21,8 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from silomix.models.data import CATALOGUE, DataError, entry, home
-from silomix.models.data_packages import BY_HAND, PACKAGES, Package
+from silomix.models.data.catalogue import CATALOGUE, DataError, entry, home
+from silomix.models.data.packages import BY_HAND, PACKAGES, Package
 
 Report = Callable[[str, int, int], None]
 """Told what is being done, how many bytes of it are done, and how many there are (0 if nobody knows)."""

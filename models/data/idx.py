@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silomix.models.data import Array, Data, DataError, Rows
+from silomix.models.data.catalogue import Array, Data, DataError, Rows
 
 _UBYTE = 8
 

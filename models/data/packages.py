@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from silomix.models import data_cifar
+from silomix.models.data import cifar
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ SHEET_ROWS = 10_000
 
 def _sheets_to_binary(directory: Path) -> None:
     """Turn CIFAR-10's sheets into its original binary files, which a silo reads by row."""
-    labels = data_cifar.sheet_labels(directory, "train")
+    labels = cifar.sheet_labels(directory, "train")
     batches = [(f"data_batch_{i + 1}", labels[i * SHEET_ROWS : (i + 1) * SHEET_ROWS]) for i in range(5)]
-    batches.append(("test_batch", data_cifar.sheet_labels(directory, "test")))
+    batches.append(("test_batch", cifar.sheet_labels(directory, "test")))
     for name, part in batches:
         sheet = directory / f"{name}.png"
-        (directory / f"{name}.bin").write_bytes(data_cifar.to_binary(part, data_cifar.read_sheet(sheet)))
+        (directory / f"{name}.bin").write_bytes(cifar.to_binary(part, cifar.read_sheet(sheet)))
         sheet.unlink()
-    for name in data_cifar.SHEET_LABELS.values():
+    for name in cifar.SHEET_LABELS.values():
         (directory / name).unlink()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from silomix.models.data import DataError
+from silomix.models.data.catalogue import DataError
 
 
 class Inert:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from silomix.models import safe_pickle
-from silomix.models.data import Array, Data, DataError, Labels, Rows, split
+from silomix.models.data import safe_pickle
+from silomix.models.data.catalogue import Array, Data, DataError, Labels, Rows, split
 
 SIGNALS = tuple(f"{what}_{axis}" for what in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 WINDOW = 128

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from silomix.models import safe_pickle
-from silomix.models.data import Array, Data, DataError, split
+from silomix.models.data import safe_pickle
+from silomix.models.data.catalogue import Array, Data, DataError, split
 
 SYNTHETIC_RECORDS = 100_000
 FEATURES, CLASSES = 60, 10

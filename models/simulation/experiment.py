@@ -1,7 +1,8 @@
 """What it takes to repeat one table or figure of the paper: an experiment, its size, and what comes of it.
 
-`silomix reproduce` runs them (attacks/reproduce.py has the registry). An experiment asks for its numbers point by point
-through `Progress.point`, which keeps every finished point on disk: a run that is interrupted goes on where it stopped.
+`silomix reproduce` runs them (attacks/paper/registry.py has the registry). An experiment asks for its numbers point by
+point through `Progress.point`, which keeps every finished point on disk: a run that is interrupted goes on where it
+stopped.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,9 @@
 from io import BytesIO
 from pathlib import Path
 
-from silomix.models.experiment import Line, Plot
+from silomix.models.simulation.experiment import Line, Plot
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.journal import write_atomically
+from silomix.runtime.store.journal import write_atomically
 
 __all__ = ["Line", "Plot", "draw"]
 

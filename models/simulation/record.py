@@ -17,13 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from silomix.models.plots import Line, Plot, draw
-from silomix.models.simulate import SimulatedRound, State
-from silomix.runtime.core.codec import Schema
+from silomix.models.simulation.plots import Line, Plot, draw
+from silomix.models.simulation.simulate import SimulatedRound, State
 from silomix.runtime.core.errors import Fault, UserError
-from silomix.runtime.core.optimise import Optimiser
-from silomix.runtime.journal import write_atomically
-from silomix.runtime.modelfile import read_model, write_model
+from silomix.runtime.core.learning.optimise import Optimiser
+from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.modelfile import read_model, write_model
 
 SETTINGS, ROUNDS, BEST, LAST, PLOT = (
     "settings.json",

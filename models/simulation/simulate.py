@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from silomix.models.simulated_sum import Sums, Update, generator, plain_mean
-from silomix.models.task import Tensors
-from silomix.models.workers import Silos, SimulationError, Turn
-from silomix.runtime.core.codec import Array, Clips, Schema
+from silomix.models.simulation.sums import Sums, Update, generator, plain_mean
+from silomix.models.simulation.workers import Silos, SimulationError, Turn
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault
-from silomix.runtime.core.federation import Federation, Member, Policy, UpdateKind
-from silomix.runtime.core.noise import clip
-from silomix.runtime.core.optimise import combine, step
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.update import update_of, weight_of
+from silomix.runtime.core.learning.noise import clip
+from silomix.runtime.core.learning.optimise import combine, step
+from silomix.runtime.core.learning.update import update_of, weight_of
+from silomix.runtime.core.numbers.codec import Array, Clips, Schema
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation, Member, Policy, UpdateKind
+from silomix.runtime.task import Tensors
 
 HOPS = 2
 """Hops of the simulated chain: masks cancel whatever their number, so it shows in the time only."""

@@ -6,15 +6,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from silomix.models.task import Tensors
-from silomix.models.workers import SimulationError
-from silomix.runtime.core.codec import Aggregate, Array, Clips, Codec, Schema, as_float, round_to
+from silomix.models.simulation.workers import SimulationError
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.masks import AGGREGATOR, MaskContext, Rng, Secret, mask_stream
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.modelfile import model_digest
+from silomix.runtime.core.numbers.codec import Aggregate, Array, Clips, Codec, Schema, as_float, round_to
+from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Rng, Secret, mask_stream
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.store.modelfile import model_digest
+from silomix.runtime.task import Tensors
 
 Update = tuple[int, dict[str, Array], int]
 """What a silo sends: its number, its update, its weight."""

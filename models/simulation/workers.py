@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from silomix.models.task import Option, Task, Tensors, Trained, load_task, train_task
 from silomix.runtime.core.errors import Fault, UserError
+from silomix.runtime.task import Option, Task, Tensors, Trained, load_task, train_task
 
 STOP_S = 5.0
 NOBODY = -1

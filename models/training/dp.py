@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from silomix.models.task import TaskError
+from silomix.runtime.task import TaskError
 
 if TYPE_CHECKING:
     from silomix.models.torch_task import TorchTask

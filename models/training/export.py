@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from silomix.models.task import Task
-from silomix.models.torch_state import FROZEN, to_torch
 from silomix.models.torch_task import TorchTask
-from silomix.runtime.modelfile import read_model
+from silomix.models.training.torch_state import FROZEN, to_torch
+from silomix.runtime.store.modelfile import read_model
+from silomix.runtime.task import Task
 
 
 def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor], list[str]]:
@@ -31,9 +31,9 @@ def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor
 
 def export(args: argparse.Namespace) -> int:
     """Handle `silomix model export`."""
-    from silomix.models.task import load_task
-    from silomix.runtime.config import load_federation, load_node
-    from silomix.runtime.journal import write_atomically
+    from silomix.runtime.config.load import load_federation, load_node
+    from silomix.runtime.store.journal import write_atomically
+    from silomix.runtime.task import load_task
 
     task = None
     if args.config is not None:

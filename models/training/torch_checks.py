@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from silomix.models.task import TaskError
+from silomix.runtime.task import TaskError
 
 Records = tuple[Tensor, Tensor]
 """Inputs and what they should give, row by row."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from silomix.models.task import TaskError
-from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.task import TaskError
 
 DTYPES = {torch.float64: Dtype.F64, torch.float32: Dtype.F32, torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16}
 """The types that travel."""

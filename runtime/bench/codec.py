@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Codec, Schema, TensorSpec
-from silomix.runtime.core.masks import MaskContext, Secret, Stream, mask_stream
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.plan import Encoding, Plan, plan
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.codec import Codec, Schema, TensorSpec
+from silomix.runtime.core.numbers.masks import MaskContext, Secret, Stream, mask_stream
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.plan import Encoding, Plan, plan
 
 REPEATS = 9
 PYTHON_SLICE = 20_000

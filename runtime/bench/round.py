@@ -35,23 +35,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from silomix.models.task import Trained
-from silomix.runtime.config import NodeConfig, Role, load_node
-from silomix.runtime.core.codec import Schema, TensorSpec
+from silomix.runtime.config.enrol import init
+from silomix.runtime.config.load import NodeConfig, Role, load_node
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.federation import Policy
-from silomix.runtime.core.messages import Manifest
-from silomix.runtime.core.plan import chunk_for
-from silomix.runtime.enrol import init
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.plan import chunk_for
+from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.local import INITIAL_MODEL, interrupt_on_sigterm
-from silomix.runtime.memory import give_back
-from silomix.runtime.modelfile import write_model
+from silomix.runtime.net.transport import Context, Server, channel
 from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.memory import give_back
 from silomix.runtime.nodes.node import tls_of
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.transport import Context, Server, channel
+from silomix.runtime.store.modelfile import write_model
+from silomix.runtime.task import Trained
 
 PLAIN_MESSAGE_BYTES = 256 << 10
 _PLAIN = "silomix.bench.Plain"
@@ -330,7 +330,7 @@ class Bench:
         for arm, hops in self.protected.items():
             home = self.directory / arm
             policy = Policy(
-                task="silomix.runtime.bench_round:task",
+                task="silomix.runtime.bench.round:task",
                 task_options={"parameters": self.parameters},
                 rounds=rounds,
                 precision=self.precision,
@@ -358,7 +358,7 @@ class Bench:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
-                "import sys; from silomix.runtime.bench_round import worker; worker(sys.argv[1:])",
+                "import sys; from silomix.runtime.bench.round import worker; worker(sys.argv[1:])",
                 kind,
                 json.dumps(spec),
                 stdin=asyncio.subprocess.PIPE,

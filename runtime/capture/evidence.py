@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.capture import CaptureError, Direction, Record, read
-from silomix.runtime.core.baseline import float_body
-from silomix.runtime.core.codec import Array
+from silomix.runtime.capture.format import CaptureError, Direction, Record, read
 from silomix.runtime.core.errors import Fault
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.messages import Manifest
-from silomix.runtime.core.plan import Plan
-from silomix.runtime.core.rules import layout
-from silomix.runtime.modelfile import read_model
+from silomix.runtime.core.numbers.baseline import float_body
+from silomix.runtime.core.numbers.codec import Array
+from silomix.runtime.core.numbers.plan import Plan
+from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.net.wire import read_cohort, read_manifest
 from silomix.runtime.nodes.rows import baseline
-from silomix.runtime.wire import read_cohort, read_manifest
+from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import body_pb2
 
 

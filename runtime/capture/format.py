@@ -27,7 +27,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.log import Log
+from silomix.runtime.observe.log import Log
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 FORMAT = "silocap"

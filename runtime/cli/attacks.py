@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks import cli_resend
+from silomix.runtime.cli import resend
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -76,22 +76,22 @@ def _add_attack(commands: Commands, json_flag: Callable[[argparse.ArgumentParser
     cmd.add_argument("--federation", type=Path, metavar="DIR", help="the federation's directory (default: above it)")
     json_flag(cmd)
     cmd.set_defaults(handler=_replay)
-    cli_resend.add(kinds, json_flag)
+    resend.add(kinds, json_flag)
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from silomix.attacks.cli_audit import audit_command
+    from silomix.runtime.cli.audit import audit_command
 
     return audit_command(args)
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    from silomix.attacks.cli_reproduce import reproduce_command
+    from silomix.runtime.cli.reproduce import reproduce_command
 
     return reproduce_command(args)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from silomix.attacks.cli_audit import replay_command
+    from silomix.runtime.cli.audit import replay_command
 
     return replay_command(args)

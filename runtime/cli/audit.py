@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from silomix.attacks.audit import FULL, QUICK, audit, audit_captures
-from silomix.attacks.captured import Scene, scene_of
-from silomix.attacks.jobs import Json, judged
-from silomix.attacks.pool import Done
-from silomix.attacks.replay import replay
-from silomix.attacks.report import page
+from silomix.attacks.audit.audit import FULL, QUICK, audit, audit_captures
+from silomix.attacks.audit.jobs import Json, judged
+from silomix.attacks.audit.pool import Done
+from silomix.attacks.audit.replay import replay
+from silomix.attacks.audit.report import page
 from silomix.attacks.sia import AttackError
-from silomix.runtime.journal import write_atomically
+from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.local import interrupt_on_sigterm
+from silomix.runtime.store.journal import write_atomically
 
 NAMES = {
     "campaign": "source inference",

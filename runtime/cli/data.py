@@ -58,14 +58,14 @@ def add_export(kinds: Commands, json_flag: Callable[[argparse.ArgumentParser], N
 
 
 def _export(args: argparse.Namespace) -> int:
-    from silomix.models.export import export
+    from silomix.models.training.export import export
 
     return export(args)
 
 
 def _states(directory: Path | None) -> list[dict[str, str]]:
-    from silomix.models.data import CATALOGUE, home
-    from silomix.models.data_packages import PACKAGES
+    from silomix.models.data.catalogue import CATALOGUE, home
+    from silomix.models.data.packages import PACKAGES
 
     rows = []
     for name, entry in CATALOGUE.items():
@@ -102,8 +102,8 @@ def _get(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from silomix.models.data import load
-    from silomix.models.data_get import get
+    from silomix.models.data.catalogue import load
+    from silomix.models.data.get import get
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:

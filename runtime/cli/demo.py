@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from silomix.runtime.config import Role
-from silomix.runtime.core.federation import Policy
-from silomix.runtime.journal import Journal
+from silomix.runtime.cli.status import render
+from silomix.runtime.config.load import Role
+from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.local import INITIAL_MODEL, LocalFederation, create, interrupt_on_sigterm
-from silomix.runtime.modelfile import read_model
-from silomix.runtime.status import render
+from silomix.runtime.store.journal import Journal
+from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import services_pb2
 
 POLL_S = 0.5
@@ -34,7 +34,7 @@ POLL_S = 0.5
 
 def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json: bool) -> int:
     """Run the demo and print what came of it; clean up in every case."""
-    from silomix.attacks.verdict import verdict  # it needs torch, which only those who train have
+    from silomix.attacks.audit.verdict import verdict  # it needs torch, which only those who train have
 
     interrupt_on_sigterm()
     directory = keep or Path(tempfile.mkdtemp(prefix="silomix-demo-"))
@@ -90,7 +90,7 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
 
 def _warm() -> None:
     """Compile once, so that the processes to come find the machine code in the cache."""
-    from silomix.runtime.bench import warm_kernels
+    from silomix.runtime.bench.codec import warm_kernels
 
     warm_kernels()
 

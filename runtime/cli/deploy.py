@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime import cli_render
+from silomix.runtime.cli import render
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -21,7 +21,7 @@ examples:
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     """Add the commands to the parser. What they need is imported when they run: `silomix --help` has no torch."""
-    cli_render.add(commands, json_flag)
+    render.add(commands, json_flag)
 
     cmd = commands.add_parser(
         "dashboard",
@@ -41,7 +41,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _dashboard(args: argparse.Namespace) -> int:
-    from silomix.runtime.dashboard import duration, show
+    from silomix.runtime.dashboard.query import duration, show
 
     if args.out is None and not args.json:
         args.fail("give --out with the picture's name, or --json")

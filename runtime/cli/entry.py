@@ -15,14 +15,14 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from silomix.attacks import cli as attacks_cli
-from silomix.models import cli as models_cli
-from silomix.runtime import cli_deploy, cli_nodes
+from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
+from silomix.runtime.cli import attacks as attacks_cli
+from silomix.runtime.cli import deploy, nodes
+from silomix.runtime.cli import models as models_cli
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.errors import Fault, Reason, UserError
-from silomix.runtime.core.plan import Level, Quantiser
-from silomix.runtime.paper_tables import Comparison, Mark, Number, PaperReport, Section, paper_report
-from silomix.runtime.plan_report import DEFAULT_CHAIN, DEFAULT_MODEL, MODELS, Model, PlanReport, report
+from silomix.runtime.core.numbers.costs import DEFAULT_CHAIN, DEFAULT_MODEL, MODELS, Model, PlanReport, report
+from silomix.runtime.core.numbers.plan import Level, Quantiser
 
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
@@ -184,7 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
     _json_flag(cmd)
     cmd.set_defaults(handler=_bench_round)
 
-    for group in (cli_nodes, cli_deploy, models_cli, attacks_cli):
+    for group in (nodes, deploy, models_cli, attacks_cli):
         group.add(commands, _json_flag)
 
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
@@ -253,20 +253,20 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _bench_codec(args: argparse.Namespace) -> int:
-    from silomix.runtime.bench import codec
+    from silomix.runtime.bench.codec import codec
 
     return codec(args.parameters, args.silos, args.precision, args.json)
 
 
 def _bench_round(args: argparse.Namespace) -> int:
-    from silomix.runtime.bench_round import Bench, bench_round
+    from silomix.runtime.bench.round import Bench, bench_round
 
     bench = Bench(args.silos, args.parameters, args.hops, args.precision, args.silos_per_process, args.mbit)
     return bench_round(bench, args.repeats, args.json)
 
 
 def _warm(args: argparse.Namespace) -> int:
-    from silomix.runtime.bench import warm
+    from silomix.runtime.bench.codec import warm
 
     return warm(args.json)
 
@@ -353,7 +353,3 @@ def _print_comparisons(console: Console, section: Section) -> None:
 
 def _number(value: Number | str) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

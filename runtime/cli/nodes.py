@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from silomix.models.cli_data import add_export
-from silomix.runtime.core.plan import Encoding, Level, chunk_for
+from silomix.runtime.cli.data import add_export
+from silomix.runtime.core.numbers.plan import Encoding, Level, chunk_for
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 GRANULARITIES = ("none", "model", "layer", "parameter", "unary", "sum")
@@ -115,8 +115,8 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config import MAX_SILOS, ConfigError, Role
-    from silomix.runtime.core.federation import Granularity, Policy
+    from silomix.runtime.config.load import MAX_SILOS, ConfigError, Role
+    from silomix.runtime.core.protocol.federation import Granularity, Policy
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:
@@ -156,7 +156,7 @@ def _init(args: argparse.Namespace) -> int:
         settings=dict.fromkeys(Role, settings),
     )
     if broker and not args.insecure:
-        from silomix.runtime.broker import write_broker
+        from silomix.runtime.config.broker import write_broker
 
         write_broker(args.directory, federation, str(broker["host"]), int(broker["port"]))
     out = sys.stdout.write
@@ -180,7 +180,7 @@ def _given(**settings: str | int) -> dict[str, str | int]:
 
 def _broker(address: str) -> dict[str, str | int]:
     """The host and port of a broker; the nodes show it the certificates that they have."""
-    from silomix.runtime.config import MQTT_KEYS, ConfigError
+    from silomix.runtime.config.load import MQTT_KEYS, ConfigError
 
     if not address:
         return {}
@@ -195,9 +195,9 @@ def _broker(address: str) -> dict[str, str | int]:
 
 
 def _model_init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config import load_federation, load_node
-    from silomix.runtime.journal import write_atomically
+    from silomix.runtime.config.load import load_federation, load_node
     from silomix.runtime.local import INITIAL_MODEL, initial_model
+    from silomix.runtime.store.journal import write_atomically
 
     home = args.config if args.config.is_dir() else args.config.parent
     federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
@@ -209,7 +209,7 @@ def _model_init(args: argparse.Namespace) -> int:
 
 def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
     """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
-    from silomix.runtime.config import ConfigError
+    from silomix.runtime.config.load import ConfigError
 
     options: dict[str, str | int | float | bool] = {}
     for pair in pairs:
@@ -224,9 +224,9 @@ def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
 
 
 def _node(args: argparse.Namespace) -> int:
-    from silomix.runtime.config import ConfigError, Role, load_node
+    from silomix.runtime.config.load import ConfigError, Role, load_node
     from silomix.runtime.local import make_node
-    from silomix.runtime.memory import give_back
+    from silomix.runtime.nodes.memory import give_back
 
     config = load_node(args.config)
     if str(config.role) != args.role:
@@ -250,12 +250,12 @@ async def _run(make: Callable[[Any], Any], config: Any) -> None:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from silomix.runtime.status import show
+    from silomix.runtime.cli.status import show
 
     return show(args.config, once=args.once, as_json=args.json)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from silomix.runtime.demo import demo
+    from silomix.runtime.cli.demo import demo
 
     return demo(args.silos, args.shufflers, args.rounds, keep=args.keep, as_json=args.json)

@@ -157,8 +157,8 @@ def _peer(text: str) -> tuple[str, str]:
 def _k8s(args: argparse.Namespace) -> int:
     import json
 
-    from silomix.runtime.render import RenderError, load_source, write
-    from silomix.runtime.render_k8s import Cluster, keys, render
+    from silomix.runtime.render.k8s import Cluster, keys, render
+    from silomix.runtime.render.source import RenderError, load_source, write
 
     source = load_source(args.federation, args.parameters)
     cidrs: dict[str, tuple[str, ...]] = {}
@@ -203,8 +203,8 @@ def _k8s(args: argparse.Namespace) -> int:
 
 
 def _compose(args: argparse.Namespace) -> int:
-    from silomix.runtime.render import load_source
-    from silomix.runtime.render_compose import compose
+    from silomix.runtime.render.compose import compose
+    from silomix.runtime.render.source import load_source
 
     text = compose(load_source(args.federation), args.image, args.train_image)
     if args.out is None:
@@ -216,12 +216,12 @@ def _compose(args: argparse.Namespace) -> int:
 
 
 def _capacity(args: argparse.Namespace) -> int:
-    from silomix.runtime.capacity_report import show
+    from silomix.runtime.render.capacity_report import show
 
     return show(args.silos, args.shufflers, args.parameters, args.precision, args.rounds, as_json=args.json)
 
 
 def _health(args: argparse.Namespace) -> int:
-    from silomix.runtime.health import show
+    from silomix.runtime.observe.health import show
 
     return show(args.config, peers=args.peers, as_json=args.json, timeout_s=args.timeout_s)

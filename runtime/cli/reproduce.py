@@ -8,9 +8,9 @@ import rich.table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from silomix.attacks.reproduce import REGISTRY, ReproduceError, Run, find, listing, run
-from silomix.attacks.reproduction import record, shown
-from silomix.models.experiment import FULL, QUICK, RUNS
+from silomix.attacks.paper.document import record, shown
+from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, find, listing, run
+from silomix.models.simulation.experiment import FULL, QUICK, RUNS
 from silomix.runtime.local import interrupt_on_sigterm
 
 

@@ -17,7 +17,7 @@ from silomix.runtime.core.errors import UserError
 
 if TYPE_CHECKING:  # the rest is loaded when the command runs: `silomix plan` starts without a compiler
     from silomix.attacks.resend import Outcome
-    from silomix.runtime.config import NodeConfig
+    from silomix.runtime.config.load import NodeConfig
 
 EXIT_FINDING = 1
 EPILOG = """\
@@ -79,7 +79,7 @@ def _resend(args: argparse.Namespace) -> int:
 
 
 def _members(directory: Path) -> "dict[str, NodeConfig]":
-    from silomix.runtime.config import ConfigError, load_node
+    from silomix.runtime.config.load import ConfigError, load_node
 
     members = {}
     for file in sorted(directory.glob("*/node.toml")):

@@ -12,11 +12,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from silomix.runtime.core.plan import Level, Quantiser
+from silomix.runtime.core.numbers.plan import Level, Quantiser
 
 if TYPE_CHECKING:
-    from silomix.models.record import Record
-    from silomix.runtime.core.federation import Federation, Policy
+    from silomix.models.simulation.record import Record
+    from silomix.runtime.core.protocol.federation import Federation, Policy
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -73,11 +73,11 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from silomix.models.record import Record
-    from silomix.models.simulate import simulate
-    from silomix.models.task import load_task
-    from silomix.runtime.config import ConfigError
+    from silomix.models.simulation.record import Record
+    from silomix.models.simulation.simulate import simulate
+    from silomix.runtime.config.load import ConfigError
     from silomix.runtime.local import interrupt_on_sigterm
+    from silomix.runtime.task import load_task
 
     federation, policy, silos = _asked(args)
     settings = {f.name: getattr(policy, f.name) for f in fields(policy)}
@@ -118,9 +118,9 @@ def _simulate(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace) -> "tuple[Federation | None, Policy, int]":
     """Return what to simulate: a federation's file, or a policy from the options, checked as a file's is."""
-    from silomix.runtime.cli_nodes import read_options
-    from silomix.runtime.config import LEAST_SILOS, MAX_SILOS, POLICY_KEYS, ConfigError, load_federation
-    from silomix.runtime.core.federation import Policy
+    from silomix.runtime.cli.nodes import read_options
+    from silomix.runtime.config.load import LEAST_SILOS, MAX_SILOS, POLICY_KEYS, ConfigError, load_federation
+    from silomix.runtime.core.protocol.federation import Policy
 
     given = {name: value for name, value in vars(args).items() if name in POLICY_KEYS and value is not None}
     options = read_options(args.option)
@@ -208,7 +208,7 @@ def _spent(
     args: argparse.Namespace, record: "Record", policy: "Policy", parameters: int, silos: int
 ) -> dict[str, float]:
     """Return the epsilons: of a silo as a whole, by the noise in the sums, and of a record, by a task with DP-SGD."""
-    from silomix.runtime.noise_account import spent
+    from silomix.runtime.core.learning.noise_account import spent
 
     found: dict[str, float] = {}
     if policy.noise_multiplier and not args.vanilla:
@@ -223,7 +223,7 @@ def _report(
     args: argparse.Namespace, record: "Record", silos: int, workers: int, epsilons: Mapping[str, float]
 ) -> None:
     """Say what came of it."""
-    from silomix.models.record import BEST, LAST, PLOT, ROUNDS
+    from silomix.models.simulation.record import BEST, LAST, PLOT, ROUNDS
 
     measured = record.accuracies()
     best = max(measured, key=lambda round_: measured[round_], default=None)

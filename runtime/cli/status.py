@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from silomix.runtime.config import load_node
+from silomix.runtime.config.load import load_node
 from silomix.runtime.local import fetch_status
 from silomix.v1 import services_pb2
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.enrol import (
+from silomix.runtime.config.enrol import (
     ANCHOR_FILE,
     CERTIFICATE_FILE,
     CERTIFICATE_KEY_FILE,
@@ -17,6 +16,7 @@ from silomix.runtime.enrol import (
     private_pem,
     write_file,
 )
+from silomix.runtime.core.protocol.federation import Federation
 
 DIRECTORY = "broker"
 CONFIG = """\

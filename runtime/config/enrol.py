@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from silomix.runtime.config import (
+from silomix.runtime.config.load import (
     FEDERATION_FILE,
     FLAG,
     LEAST_SILOS,
@@ -44,7 +44,7 @@ from silomix.runtime.config import (
     parse_federation,
 )
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation, Member, Policy
+from silomix.runtime.core.protocol.federation import Federation, Member, Policy
 
 __all__ = ["CertificateAuthority", "Value", "dump_federation", "init", "load_identity", "peer_name_from_cert"]
 

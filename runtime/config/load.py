@@ -1,7 +1,7 @@
 """Configuration: federation.toml, which all nodes share, and node.toml, which is one node's own.
 
 Both are read against tables of the keys that exist, so a typing error is found when a node starts and not when a
-setting silently fails to act. runtime/enrol.py writes both files from the same tables.
+setting silently fails to act. runtime/config/enrol.py writes both files from the same tables.
 """
 
 import os
@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.serialization import Encoding as KeyEncoding
 from cryptography.hazmat.primitives.serialization import PublicFormat, load_pem_private_key
 
 from silomix.runtime.core.errors import LocalFault, UserError
-from silomix.runtime.core.federation import LEAST_COHORT, Federation, Granularity, Member, Policy, UpdateKind
-from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.masks import Secret
-from silomix.runtime.core.optimise import Server
-from silomix.runtime.core.plan import Encoding, Level, Quantiser
+from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
+from silomix.runtime.core.protocol.federation import LEAST_COHORT, Federation, Granularity, Member, Policy, UpdateKind
+from silomix.runtime.core.protocol.identity import Identity
 
 FEDERATION_FILE = "federation.toml"
 NODE_FILE = "node.toml"

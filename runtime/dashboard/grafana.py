@@ -8,7 +8,7 @@ import sys
 from string import ascii_uppercase
 from typing import Any
 
-from silomix.runtime.panels import TITLE, Kind, Panel, Place, places
+from silomix.runtime.dashboard.panels import TITLE, Kind, Panel, Place, places
 
 UID = "silomix"
 DESCRIPTION = "A silomix federation: what it sends, how long rounds take, whom a silo hides among, what was refused."

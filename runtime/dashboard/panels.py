@@ -1,5 +1,5 @@
-"""What the dashboard shows: panels with their queries, for Grafana (runtime/grafana.py) and for a picture
-(runtime/dashboard.py) alike.
+"""What the dashboard shows: panels with their queries, for Grafana (runtime/dashboard/grafana.py) and for a picture
+(runtime/dashboard/query.py) alike.
 
 `$job` is the scrape job, one for each federation; `$__rate_interval` is Grafana's word for a window that is sure to
 hold several scrapes. Series carry no node's name of their own: it is joined from `silomix_node_info`.

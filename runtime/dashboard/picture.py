@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.panels import COLUMNS, TITLE, Kind, Panel
-from silomix.runtime.prometheus import Series
+from silomix.runtime.dashboard.panels import COLUMNS, TITLE, Kind, Panel
+from silomix.runtime.dashboard.prometheus import Series
 
 if TYPE_CHECKING:
-    from silomix.runtime.dashboard import Answered, Line, Span
+    from silomix.runtime.dashboard.query import Answered, Line, Span
 
 SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH_IN = 16.0

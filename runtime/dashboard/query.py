@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import track
 
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.panels import PANELS, Kind, Panel, Place, Query, places
-from silomix.runtime.prometheus import Prometheus, QueryError, Series
+from silomix.runtime.dashboard.panels import PANELS, Kind, Panel, Place, Query, places
+from silomix.runtime.dashboard.prometheus import Prometheus, QueryError, Series
 
 MOST_POINTS = 300
 """Steps of a line: more than a panel has pixels to show apart."""
@@ -57,7 +57,7 @@ class Answered:
 def show(out: Path | None, url: str, job: str | None, last_s: float, *, as_json: bool) -> int:
     """Ask Prometheus all the questions, and write the picture, or the answers as JSON."""
     if out is not None:
-        from silomix.runtime.picture import check_suffix
+        from silomix.runtime.dashboard.picture import check_suffix
 
         check_suffix(out)  # before anything is asked
     source = Prometheus(url)
@@ -67,7 +67,7 @@ def show(out: Path | None, url: str, job: str | None, last_s: float, *, as_json:
     console = Console(stderr=True, quiet=quiet)
     answers = [ask(source, place, job, span) for place in track(list(places()), "asking", console=console)]
     if out is not None:
-        from silomix.runtime.picture import draw
+        from silomix.runtime.dashboard.picture import draw
 
         draw(answers, span, job, out)
     if as_json:

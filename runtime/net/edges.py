@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from silomix.runtime.core.federation import Federation
+from silomix.runtime.core.protocol.federation import Federation
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from silomix.runtime.answers import ANSWERS
+from silomix.runtime.config.enrol import peer_name_from_cert
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.messages import Accusation
-from silomix.runtime.enrol import peer_name_from_cert
-from silomix.runtime.wire import read_evidence, write_evidence
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.messages import Accusation
+from silomix.runtime.net.answers import ANSWERS
+from silomix.runtime.net.wire import read_evidence, write_evidence
 from silomix.v1 import body_pb2, services_pb2, services_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]

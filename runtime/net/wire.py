@@ -6,13 +6,14 @@ refused here, so that the core only ever sees messages that can exist.
 
 from typing import Any
 
-from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Granularity, UpdateKind
-from silomix.runtime.core.identity import SIGNATURE_BYTES
-from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES
-from silomix.runtime.core.messages import (
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
+from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
+from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,
     Fence,
@@ -25,7 +26,6 @@ from silomix.runtime.core.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 MAX_DIMENSIONS = 16

@@ -8,28 +8,37 @@ from typing import Any, Literal
 
 import grpc
 
-from silomix.models.task import Task, load_task
-from silomix.runtime.config import ConfigError, NodeConfig
-from silomix.runtime.core import aggregator as core
-from silomix.runtime.core.codec import Array
+from silomix.runtime.config.load import ConfigError, NodeConfig
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
-from silomix.runtime.core.federation import UpdateKind
-from silomix.runtime.core.machine import Remember
-from silomix.runtime.core.messages import Accusation, Cohort, Header, Manifest, delivery_digest
-from silomix.runtime.core.optimise import combine, step
-from silomix.runtime.core.rules import wire_encoding
-from silomix.runtime.journal import write_atomically
-from silomix.runtime.metrics import HopState
-from silomix.runtime.modelfile import model_digest, read_model, write_model
+from silomix.runtime.core.learning.noise_account import spent
+from silomix.runtime.core.learning.optimise import combine, step
+from silomix.runtime.core.numbers.codec import Array
+from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.federation import UpdateKind
+from silomix.runtime.core.protocol.machine import Remember
+from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.protocol.rules import wire_encoding
+from silomix.runtime.net.transport import (
+    SERVICES,
+    Context,
+    Server,
+    backoff,
+    fault_of,
+    has_attempt,
+    refuse,
+    shuffler_stub,
+)
+from silomix.runtime.net.wire import digest_field, read_round_key, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import GRACE_S, RETRY_S, Driver, Inbox, guarded
 from silomix.runtime.nodes.passage import Partition, Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
-from silomix.runtime.noise_account import spent
-from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, has_attempt, refuse, shuffler_stub
-from silomix.runtime.wire import digest_field, read_round_key, write_manifest
+from silomix.runtime.observe.metrics import HopState
+from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.modelfile import model_digest, read_model, write_model
+from silomix.runtime.task import Task, load_task
 from silomix.v1 import services_pb2
 
 CALL_S = 10.0

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 
-from silomix.runtime.core import aggregator, shuffler, silo
-from silomix.runtime.core.masks import Secret
-from silomix.runtime.journal import Journal
-from silomix.runtime.wire import read_evidence, write_evidence
+from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.protocol import aggregator, shuffler, silo
+from silomix.runtime.net.wire import read_evidence, write_evidence
+from silomix.runtime.store.journal import Journal
 from silomix.v1 import body_pb2
 
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-from silomix.runtime.core.aggregator import Phase
-from silomix.runtime.core.messages import Manifest
-from silomix.runtime.events import Heard
-from silomix.runtime.transport import NOT_OPEN
+from silomix.runtime.core.protocol.aggregator import Phase
+from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.net.transport import NOT_OPEN
+from silomix.runtime.observe.events import Heard
 
 PROBE_S = 4.0
 """Time that a hop has to say that it is there: enough to dial it again, and to wait for a slow line."""

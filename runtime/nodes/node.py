@@ -15,19 +15,19 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from silomix.runtime.capture import Capture
-from silomix.runtime.config import NodeConfig, load_identity
-from silomix.runtime.core.baseline import wire_bits
+from silomix.runtime.capture.format import Capture
+from silomix.runtime.config.load import NodeConfig, load_identity
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.machine import Machine, Remember
-from silomix.runtime.events import Events
-from silomix.runtime.framing import read_chunk
-from silomix.runtime.journal import Journal
-from silomix.runtime.log import Log, setup
-from silomix.runtime.metrics import Metrics
-from silomix.runtime.transport import Context, Tls, caller, channel, metadata, refuse
+from silomix.runtime.core.numbers.baseline import wire_bits
+from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.machine import Machine, Remember
+from silomix.runtime.net.framing import read_chunk
+from silomix.runtime.net.transport import Context, Tls, caller, channel, metadata, refuse
+from silomix.runtime.observe.events import Events
+from silomix.runtime.observe.log import Log, setup
+from silomix.runtime.observe.metrics import Metrics
+from silomix.runtime.store.journal import Journal
 
 GRACE_S = 5.0
 RETRY_S = 1.0

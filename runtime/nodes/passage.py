@@ -13,12 +13,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from silomix.runtime.core.codec import Aggregate, Codec, Layout
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.masks import Secret, commitment, mask_streams, unseal
-from silomix.runtime.core.messages import (
+from silomix.runtime.core.numbers.codec import Aggregate, Codec, Layout
+from silomix.runtime.core.numbers.masks import Secret, commitment, mask_streams, unseal
+from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.messages import (
     Cohort,
     Group,
     Grouping,
@@ -29,12 +31,10 @@ from silomix.runtime.core.messages import (
     chunk_digest,
     release_digest,
 )
-from silomix.runtime.core.packing import Bytes, slice_bytes
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import layout
-from silomix.runtime.framing import RELAY, ChunkView, chunk_frame
+from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.net.framing import RELAY, ChunkView, chunk_frame
+from silomix.runtime.net.wire import read_cohort, read_header, write_cohort, write_header
 from silomix.runtime.nodes.node import whole
-from silomix.runtime.wire import read_cohort, read_header, write_cohort, write_header
 from silomix.v1 import body_pb2, services_pb2
 
 T = TypeVar("T")

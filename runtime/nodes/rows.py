@@ -16,15 +16,16 @@ from typing import BinaryIO
 
 import numpy as np
 
-from silomix.runtime.core.baseline import Baseline, Row
-from silomix.runtime.core.codec import Aggregate, Codec
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.masks import Secret, Stream, mask_streams
-from silomix.runtime.core.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
-from silomix.runtime.core.packing import Bytes, slice_bytes
-from silomix.runtime.core.plan import Level
-from silomix.runtime.framing import RELAY, chunk_frame
+from silomix.runtime.core.numbers.baseline import Baseline, Row
+from silomix.runtime.core.numbers.codec import Aggregate, Codec
+from silomix.runtime.core.numbers.masks import Secret, Stream, mask_streams
+from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
+from silomix.runtime.net.framing import RELAY, chunk_frame
+from silomix.runtime.net.wire import read_grouping, read_groups, write_cohort, write_grouping, write_groups
 from silomix.runtime.nodes.passage import (
     AnyChunk,
     Partition,
@@ -36,7 +37,6 @@ from silomix.runtime.nodes.passage import (
     check_place,
     no_slack,
 )
-from silomix.runtime.wire import read_grouping, read_groups, write_cohort, write_grouping, write_groups
 from silomix.v1 import services_pb2
 
 

@@ -10,13 +10,15 @@ from typing import Any, BinaryIO
 import grpc
 import numpy as np
 
-from silomix.runtime.config import NodeConfig
-from silomix.runtime.core import residue
-from silomix.runtime.core import shuffler as core
+from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.identity import verify
-from silomix.runtime.core.machine import Remember
-from silomix.runtime.core.messages import (
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.packing import Bytes, Residues, slice_bytes
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol import shuffler as core
+from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.machine import Remember
+from silomix.runtime.core.protocol.messages import (
     Accusation,
     Cohort,
     Grouping,
@@ -27,21 +29,19 @@ from silomix.runtime.core.messages import (
     chunk_digest,
     delivery_digest,
 )
-from silomix.runtime.core.packing import Bytes, Residues, slice_bytes
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import layout, wire_encoding
-from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
-from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
-from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
-from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
-from silomix.runtime.transport import SERVICES, Context, Server, backoff, fault_of, transient, upload
-from silomix.runtime.wire import (
+from silomix.runtime.core.protocol.rules import layout, wire_encoding
+from silomix.runtime.net.transport import SERVICES, Context, Server, backoff, fault_of, transient, upload
+from silomix.runtime.net.wire import (
     digest_field,
     read_header,
     read_manifest,
     write_receipt,
     write_round_key,
 )
+from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
+from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
+from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
+from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
 from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128

@@ -11,28 +11,28 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from silomix.models.task import Task, load_task, train_task
-from silomix.runtime.config import NodeConfig
-from silomix.runtime.core import silo as core
-from silomix.runtime.core.codec import Array, Clips, Codec
+from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
-from silomix.runtime.core.federation import UpdateKind
-from silomix.runtime.core.machine import Remember
-from silomix.runtime.core.masks import mask_streams
-from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.noise import clip
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.rules import layout, wire_encoding
-from silomix.runtime.core.update import update_of, weight_of
-from silomix.runtime.framing import BODY, chunk_frame
-from silomix.runtime.journal import write_atomically
-from silomix.runtime.modelfile import model_digest, read_model, write_model
+from silomix.runtime.core.learning.noise import clip
+from silomix.runtime.core.learning.update import update_of, weight_of
+from silomix.runtime.core.numbers.codec import Array, Clips, Codec
+from silomix.runtime.core.numbers.masks import mask_streams
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.protocol import silo as core
+from silomix.runtime.core.protocol.federation import UpdateKind
+from silomix.runtime.core.protocol.machine import Remember
+from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.rules import layout, wire_encoding
+from silomix.runtime.net.framing import BODY, chunk_frame
+from silomix.runtime.net.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
+from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.node import Driver, Outbox
 from silomix.runtime.nodes.rows import baseline
-from silomix.runtime.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
-from silomix.runtime.wire import read_manifest, read_receipt, write_header
+from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.modelfile import model_digest, read_model, write_model
+from silomix.runtime.task import Task, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 MODEL_SLACK_BYTES = 1 << 20

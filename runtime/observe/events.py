@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from silomix.runtime.config import Broker, NodeConfig
+from silomix.runtime.config.load import Broker, NodeConfig
 from silomix.runtime.core.errors import Reason
-from silomix.runtime.log import Log
-from silomix.runtime.metrics import Metrics
+from silomix.runtime.observe.log import Log
+from silomix.runtime.observe.metrics import Metrics
 from silomix.v1 import services_pb2
 
 if TYPE_CHECKING:

@@ -85,8 +85,8 @@ def own_health(path: Path, timeout_s: float) -> Answer:
 
 def peers_health(path: Path, timeout_s: float) -> list[Answer]:
     """Ask everybody whom this node dials: what a firewall or a network policy between them stops shows here."""
-    from silomix.runtime.config import load_node
-    from silomix.runtime.edges import dialled_by
+    from silomix.runtime.config.load import load_node
+    from silomix.runtime.net.edges import dialled_by
 
     config = load_node(path)  # a person waits for this one, so everything is checked
     file, node = _node(path)

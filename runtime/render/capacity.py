@@ -8,9 +8,9 @@ silo's training takes is its task's affair and not in here, and neither are the 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from silomix.runtime.config import Role
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.plan import CHUNK_PARAMETERS
+from silomix.runtime.config.load import Role
+from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS
+from silomix.runtime.core.protocol.federation import Federation
 
 MIB = 1 << 20
 FLOAT_BYTES = 4

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from silomix.runtime.capacity import MIB, Load, Needs, Place, needs
-from silomix.runtime.core.plan import Encoding, Level, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, plan
+from silomix.runtime.render.capacity import MIB, Load, Needs, Place, needs
 
 
 def show(silos: int, hops: int, parameters: int, precision: int, rounds: int, *, as_json: bool) -> int:

@@ -3,8 +3,8 @@
 It is written as text, since YAML's anchors keep ten silos readable and no library writes them well.
 """
 
-from silomix.runtime.config import Role
-from silomix.runtime.render import METRICS_PORT, USER, RenderError, Source, installed_version
+from silomix.runtime.config.load import Role
+from silomix.runtime.render.source import METRICS_PORT, USER, RenderError, Source, installed_version
 
 HEAD = """\
 # Written by `silomix render compose`: change the federation or the options, and render again.

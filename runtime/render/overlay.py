@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from silomix.runtime.config import Role
-from silomix.runtime.render import Files, RenderError, Source, installed_version, yaml_bytes
-from silomix.runtime.render_network import FEDERATION_LABEL, NAME_LABEL, ROLE_LABEL, Surroundings, edges, node_labels
-from silomix.runtime.render_workload import IMAGE, TRAIN_IMAGE, Document
+from silomix.runtime.config.load import Role
+from silomix.runtime.render.network import FEDERATION_LABEL, NAME_LABEL, ROLE_LABEL, Surroundings, edges, node_labels
+from silomix.runtime.render.source import Files, RenderError, Source, installed_version, yaml_bytes
+from silomix.runtime.render.workload import IMAGE, TRAIN_IMAGE, Document
 
 MADE = "Written by `silomix render k8s`: change the federation or the options, and render again.\n"
 ALL_IN_ONE = "all-in-one"

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from silomix.runtime.capacity import MEASURED_PARAMETERS, Load, load_of
-from silomix.runtime.config import FEDERATION_FILE, NODE_FILE, NODE_KEYS, Role, load_federation
+from silomix.runtime.config.enrol import ANCHOR_FILE, CERTIFICATE_FILE, CERTIFICATE_KEY_FILE, IDENTITY_FILE, write_file
+from silomix.runtime.config.load import FEDERATION_FILE, NODE_FILE, NODE_KEYS, Role, load_federation
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.enrol import ANCHOR_FILE, CERTIFICATE_FILE, CERTIFICATE_KEY_FILE, IDENTITY_FILE, write_file
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.local import INITIAL_MODEL
-from silomix.runtime.modelfile import read_model
+from silomix.runtime.render.capacity import MEASURED_PARAMETERS, Load, load_of
+from silomix.runtime.store.modelfile import read_model
 
 KEY_FILES = (IDENTITY_FILE, CERTIFICATE_KEY_FILE, CERTIFICATE_FILE)
 """What a node has of its own and shows nobody; the certificate travels with its key."""

@@ -6,17 +6,17 @@ group can read. So a first container copies them, with mode 600, into memory tha
 
 from typing import Any
 
-from silomix.runtime.capacity import MIB, needs, place_of
-from silomix.runtime.config import FEDERATION_FILE, NODE_KEYS, Role
-from silomix.runtime.enrol import (
+from silomix.runtime.config.enrol import (
     CERTIFICATE_FILE,
     CERTIFICATE_KEY_FILE,
     IDENTITY_FILE,
     node_text,
 )
+from silomix.runtime.config.load import FEDERATION_FILE, NODE_KEYS, Role
 from silomix.runtime.local import INITIAL_MODEL
-from silomix.runtime.render import KEY_FILES, METRICS_PORT, USER, RenderError, Source
-from silomix.runtime.render_network import FEDERATION_LABEL, ROLE_LABEL, node_labels
+from silomix.runtime.render.capacity import MIB, needs, place_of
+from silomix.runtime.render.network import FEDERATION_LABEL, ROLE_LABEL, node_labels
+from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, USER, RenderError, Source
 
 Document = dict[str, Any]
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from silomix.attacks.sia import Records
-from silomix.attacks.simulated import Truth
-from silomix.models.task import Tensors
-from silomix.runtime.core.codec import Schema, TensorSpec
+from silomix.attacks.views.simulated import Truth
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.task import Tensors
 
 CLASSES, INPUTS, HIDDEN = 4, 6, 5
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from silomix.attacks.audit.pictures import strip
 from silomix.attacks.dlg import attack, gradients, leaky, matched
-from silomix.attacks.pictures import strip
 from silomix.attacks.sia import AttackError, Records
 from silomix.models.digits import task
 

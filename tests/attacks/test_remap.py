@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from silomix.attacks.remap import By, features, head_of, remap_layers, remap_models, remap_parameters
 from silomix.attacks.sia import AttackError, Records
-from silomix.models.task import Tensors
+from silomix.runtime.task import Tensors
 
 Model = dict[str, np.ndarray]
 

@@ -7,10 +7,10 @@ import pytest
 from tests.attacks.networks import truth
 
 from silomix.attacks.sia import AttackError
-from silomix.attacks.simulated import view_of
 from silomix.attacks.sums import disaggregate, without_colluders
-from silomix.attacks.views import Mode, View
-from silomix.models.task import Tensors
+from silomix.attacks.views.simulated import view_of
+from silomix.attacks.views.view import Mode, View
+from silomix.runtime.task import Tensors
 
 
 def summed(n: int = 5) -> tuple[View, tuple[Tensors, ...]]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.tools import program, root
 
-from silomix.runtime.bench_round import own_network
+from silomix.runtime.bench.round import own_network
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.plan import chunk_for, plan
+from silomix.runtime.core.numbers.plan import chunk_for, plan
 
 KEYS = {
     "protected_vs_unprotected",

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from silomix.runtime.core.plan import Level
+from silomix.runtime.core.numbers.plan import Level
 
 ROUND = """
 import asyncio, importlib, pkgutil, sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
-from silomix.runtime import core
-from silomix.runtime.bench import warm_kernels
+from silomix.runtime.core import numbers
+from silomix.runtime.bench.codec import warm_kernels
 from silomix.runtime.local import InProcess
 
 def compiled():
-    modules = [importlib.import_module(f"silomix.runtime.core.{m.name}") for m in pkgutil.iter_modules(core.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(numbers.__path__)]
+    modules = [importlib.import_module(f"silomix.runtime.core.numbers.{name}") for name in names]
     found = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
     return {(kernel.__name__, str(signature)) for kernel in found for signature in kernel.signatures}
 

@@ -24,7 +24,16 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silomix.runtime.capture import Capture, CaptureError, CaptureTruncated, Direction, Record, Tally, read, summary
+from silomix.runtime.capture.format import (
+    Capture,
+    CaptureError,
+    CaptureTruncated,
+    Direction,
+    Record,
+    Tally,
+    read,
+    summary,
+)
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 DIGEST = bytes(range(32))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from silomix.runtime import cli
-from silomix.runtime.status import as_json_value
+from silomix.runtime.cli import entry
+from silomix.runtime.cli.status import as_json_value
 from silomix.v1 import services_pb2
 
 
@@ -23,26 +23,26 @@ def test_an_init_that_fails_leaves_nothing_behind(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / "federation"
-    assert cli.main(["init", str(home), *flags]) == 2
+    assert entry.main(["init", str(home), *flags]) == 2
     assert capsys.readouterr().err.startswith("silomix: ")
     assert not home.exists()
 
 
 def test_init_writes_a_federation_and_its_first_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "federation"
-    assert cli.main(["init", str(home), "--silos", "3", "--shufflers", "1", "--task", "tests.nodes.toy:task"]) == 0
+    assert entry.main(["init", str(home), "--silos", "3", "--shufflers", "1", "--task", "tests.nodes.toy:task"]) == 0
     said = capsys.readouterr().out
     for node in ("aggregator", "shuffler-1", "silo-01", "silo-02", "silo-03"):
         assert (home / node / "node.toml").is_file()
         assert f"--config {home / node}" in said
     first = (home / "aggregator" / "initial.safetensors").read_bytes()
     other = tmp_path / "again.safetensors"
-    assert cli.main(["model", "init", "--config", str(home / "aggregator"), "--out", str(other)]) == 0
+    assert entry.main(["model", "init", "--config", str(home / "aggregator"), "--out", str(other)]) == 0
     assert other.read_bytes() == first
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["init", "/proc/no/such", "--task", "tests.nodes.toy:task"]) == 2
+    assert entry.main(["init", "/proc/no/such", "--task", "tests.nodes.toy:task"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from silomix.runtime import cli
+from silomix.attacks.paper.quotes import FINDINGS, FULL_MATCH, FULL_MATCH_RLE, MORE_CLIENTS
+from silomix.attacks.paper.tables import matches, precisions_giving, printed_moduli
+from silomix.runtime.cli import entry
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.plan import Encoding, plan
-from silomix.runtime.paper_quotes import FINDINGS, FULL_MATCH, FULL_MATCH_RLE, MORE_CLIENTS
-from silomix.runtime.paper_tables import matches, precisions_giving, printed_moduli
-from silomix.runtime.plan_report import MODELS, paper_rle_bits, share_bits
+from silomix.runtime.core.numbers.costs import MODELS, paper_rle_bits, share_bits
+from silomix.runtime.core.numbers.plan import Encoding, plan
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "paper.md").read_text()
 Run = Callable[..., str]
 ENCODINGS = [
@@ -40,7 +40,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command that succeeds, and return what it wrote."""
 
     def command(*argv: str) -> str:
-        assert cli.main(argv) == 0
+        assert entry.main(argv) == 0
         out, err = capsys.readouterr()
         assert err == ""
         return out
@@ -303,7 +303,7 @@ def test_doc_prose_has_the_computed_numbers(paper: dict[str, Any]) -> None:
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        cli.main(["--help"])
+        entry.main(["--help"])
     out = capsys.readouterr().out
     for word in ("plan", "bench", "demo", "warm", "examples:", "silomix plan --silos 10 --precision 4", "--version"):
         assert word in out
@@ -311,13 +311,13 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        cli.main(["--version"])
+        entry.main(["--version"])
     assert capsys.readouterr().out.startswith("silomix ")
 
 
 @pytest.mark.parametrize("argv", [[], ["bench"]])
 def test_without_a_command_the_help_goes_to_stderr(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(argv) == 2
+    assert entry.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "commands:" in err
@@ -337,7 +337,7 @@ def test_without_a_command_the_help_goes_to_stderr(argv: list[str], capsys: pyte
 def test_an_infeasible_plan_is_one_line_and_exit_code_2(
     argv: list[str], form: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["plan", *argv, *form]) == 2
+    assert entry.main(["plan", *argv, *form]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -359,7 +359,7 @@ def test_an_infeasible_plan_is_one_line_and_exit_code_2(
 )
 def test_bad_arguments_say_what_to_do(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli.main(argv)
+        entry.main(argv)
     assert says in capsys.readouterr().err
 
 
@@ -367,7 +367,7 @@ def test_bad_arguments_say_what_to_do(argv: list[str], says: str, capsys: pytest
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """Stand in for the module that measures, which loads a compiler."""
     seen: list[tuple[object, ...]] = []
-    fake = ModuleType("silomix.runtime.bench")
+    fake = ModuleType("silomix.runtime.bench.codec")
 
     def recorder(name: str) -> Callable[..., int]:
         def record(*args: object) -> int:
@@ -378,7 +378,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
     for name in ("codec", "warm"):
         setattr(fake, name, recorder(name))
-    monkeypatch.setitem(sys.modules, "silomix.runtime.bench", fake)
+    monkeypatch.setitem(sys.modules, "silomix.runtime.bench.codec", fake)
     return seen
 
 
@@ -389,7 +389,7 @@ def test_commands_reach_their_handlers(calls: list[tuple[object, ...]]) -> None:
         ["warm"],
         ["warm", "--json"],
     ]
-    assert [cli.main(a) for a in argv] == [0] * 4
+    assert [entry.main(a) for a in argv] == [0] * 4
     assert calls == [
         ("codec", 11_237_432, 10, 4, False),
         ("codec", 7, 3, 2, True),
@@ -421,8 +421,8 @@ def test_how_a_command_ends(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys.modules["silomix.runtime.bench"], "warm", raising(error))
-    assert cli.main(["warm"]) == code
+    monkeypatch.setattr(sys.modules["silomix.runtime.bench.codec"], "warm", raising(error))
+    assert entry.main(["warm"]) == code
     err = capsys.readouterr().err
     assert (said in err and err.count("\n") == 1) if said else err == ""
     assert calls == []
@@ -440,7 +440,7 @@ def test_a_reader_that_goes_away_is_no_news(
     form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Closed())
-    assert cli.main(["plan", *form]) == 141
+    assert entry.main(["plan", *form]) == 141
     assert capsys.readouterr().err == ""
 
 

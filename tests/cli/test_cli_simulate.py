@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from silomix.models.record import Record, RecordError
+from silomix.models.simulation.record import Record, RecordError
 from silomix.runtime.cli import main
-from silomix.runtime.core.federation import Policy
+from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.local import create
-from silomix.runtime.modelfile import read_model
+from silomix.runtime.store.modelfile import read_model
 
 TOY = ["--task", "tests.nodes.toy:task", "--option", "parameters=300", "--silos", "4", "--workers", "1"]
 

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from silomix.runtime.config import (
+from silomix.runtime.config.enrol import CertificateAuthority, dump_federation, init, load_identity, peer_name_from_cert
+from silomix.runtime.config.load import (
     MAX_SILOS,
     NODE_KEYS,
     POLICY_KEYS,
@@ -29,11 +30,10 @@ from silomix.runtime.config import (
     load_node,
 )
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation, Granularity, Policy, UpdateKind
-from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.optimise import Server
-from silomix.runtime.core.plan import Encoding, Level, Quantiser
-from silomix.runtime.enrol import CertificateAuthority, dump_federation, init, load_identity, peer_name_from_cert
+from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
+from silomix.runtime.core.protocol.federation import Federation, Granularity, Policy, UpdateKind
+from silomix.runtime.core.protocol.identity import Identity, verify
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")
@@ -622,7 +622,7 @@ def test_a_certificate_that_peers_would_refuse_is_found_at_the_start(
     load_node(home / "silo-01")
     reissue(home, stranger, "silo-02")
     assert "the common name and the DNS name silo-01" in str(error_of(load_node, home / "silo-01"))
-    monkeypatch.setattr("silomix.runtime.enrol.CERTIFICATE_DAYS", 0)
+    monkeypatch.setattr("silomix.runtime.config.enrol.CERTIFICATE_DAYS", 0)
     reissue(home, stranger, "silo-01")
     assert "ran out on" in str(error_of(load_node, home / "silo-01"))
 

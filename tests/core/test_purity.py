@@ -13,7 +13,7 @@ import pytest
 import silomix.runtime.core as core
 
 CORE = Path(core.__file__).parent
-MODULES = sorted(CORE.glob("*.py"))
+MODULES = sorted(CORE.rglob("*.py"))
 IMPURE = {
     *("asyncio", "concurrent", "contextvars", "datetime", "glob", "grpc", "http", "io", "logging", "multiprocessing"),
     *("os", "pathlib", "random", "secrets", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess"),
@@ -83,7 +83,7 @@ def test_every_public_name_of_the_core_has_a_docstring(path: Path) -> None:
 
 ROUND_TRIP = """
 import numpy as np
-from silomix.runtime.core import packing
+from silomix.runtime.core.numbers import packing
 
 def pack():
     plane = packing.pack(np.arange(100, dtype=np.uint16), 9)
@@ -116,8 +116,8 @@ def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -
     copy = tmp_path / "silomix" / "runtime" / "core"
     shutil.copytree(CORE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(CORE.parent / "__init__.py", copy.parent)
-    (copy / "__pycache__").write_text("no directory")
-    nowhere = str(copy / "__pycache__" / "cache")
+    (copy / "numbers" / "__pycache__").write_text("no directory")
+    nowhere = str(copy / "numbers" / "__pycache__" / "cache")
     printed = run(
         "round_trip(); print(packing.__file__, packing._pack.stats.cache_path)",
         PYTHONPATH=str(tmp_path),
@@ -125,7 +125,7 @@ def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -
         XDG_CACHE_HOME=nowhere,
         HOME=nowhere,
     )
-    assert printed == f"{copy / 'packing.py'} None"
+    assert printed == f"{copy / 'numbers' / 'packing.py'} None"
     assert not list(tmp_path.rglob("*.nb?"))
 
 

@@ -15,14 +15,15 @@ import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.nodes.test_metrics import ROLES, everything
+from tests.observe.test_metrics import ROLES, everything
 
-from silomix.runtime import dashboard, picture
 from silomix.runtime.cli import main
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.grafana import grafana_json
-from silomix.runtime.panels import COLUMNS, PANELS, Kind, Panel, places
-from silomix.runtime.prometheus import Series, _seconds, _series
+from silomix.runtime.dashboard import picture
+from silomix.runtime.dashboard import query as dashboard
+from silomix.runtime.dashboard.grafana import grafana_json
+from silomix.runtime.dashboard.panels import COLUMNS, PANELS, Kind, Panel, places
+from silomix.runtime.dashboard.prometheus import Series, _seconds, _series
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 QUERIES = [(panel.title, query.expr) for panel in PANELS for query in panel.queries]

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.deploy.monitored import check_metrics, fetch, free_ports, monitored
+from tests.dashboard.monitored import check_metrics, fetch, free_ports, monitored
 from tests.nodes.federations import peer, policy, run
 from tests.tools import program
 
-from silomix.runtime import dashboard
 from silomix.runtime.cli import main
-from silomix.runtime.config import Role
+from silomix.runtime.config.load import Role
+from silomix.runtime.dashboard import query
+from silomix.runtime.dashboard.panels import PANELS, places
+from silomix.runtime.dashboard.prometheus import Prometheus, QueryError
 from silomix.runtime.local import LocalFederation, create
-from silomix.runtime.panels import PANELS, places
-from silomix.runtime.prometheus import Prometheus, QueryError
 from silomix.v1 import services_pb2
 
 NODES = 6
@@ -34,10 +34,10 @@ async def _ask_for_a_model_that_is_not_there(directory: Path) -> None:
 
 async def _empty(source: Prometheus, job: str) -> list[str]:
     """The panels of which a query returns nothing yet."""
-    span = await asyncio.to_thread(dashboard.find_span, source, job, time.time(), 600)
+    span = await asyncio.to_thread(query.find_span, source, job, time.time(), 600)
     missing = []
     for place in places():
-        answer = await asyncio.to_thread(dashboard.ask, source, place, job, span)
+        answer = await asyncio.to_thread(query.ask, source, place, job, span)
         if {line.query for line in answer.lines} != set(place.panel.queries):
             missing.append(place.panel.title)
     return missing

@@ -8,7 +8,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
-from tests.deploy.test_dashboard import metric_names, metrics_in
+from tests.dashboard.test_dashboard import metric_names, metrics_in
 from tests.tools import program
 
 from silomix.runtime.core.errors import Reason

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from silomix.runtime.cli import make_parser
-from silomix.runtime.render import USER
+from silomix.runtime.render.source import USER
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -154,12 +154,12 @@ def test_what_it_copies_makes_a_package_that_needs_no_torch(tmp_path: Path) -> N
     (wheel,) = wheels.glob("*.whl")
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     names = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
-    assert names >= {"silomix/runtime/cli.py", "silomix/v1/services_pb2.py", "silomix/models/task.py"}
+    assert names >= {"silomix/runtime/cli/entry.py", "silomix/v1/services_pb2.py", "silomix/runtime/task.py"}
     code = """
 import sys
 for name in ("torch", "sklearn", "opacus", "matplotlib", "PIL", "scipy"):
     sys.modules[name] = None
-import silomix.runtime.nodes.shuffler, silomix.runtime.nodes.aggregator, silomix.runtime.render_k8s
+import silomix.runtime.nodes.shuffler, silomix.runtime.nodes.aggregator, silomix.runtime.render.k8s
 from silomix.runtime.cli import main
 assert silomix.runtime.nodes.shuffler.__file__.startswith(sys.argv[1]), silomix.runtime.nodes.shuffler.__file__
 sys.exit(main(["plan", "--silos", "3", "--json"]))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.deploy.rendered import source
+from tests.render.rendered import source
 
-from silomix.runtime.capacity import CHUNK_BYTES, COSTS, HEADER_BYTES, SEED_BYTES, Place
 from silomix.runtime.cli import main
-from silomix.runtime.core.federation import Policy
-from silomix.runtime.edges import edges
+from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.net.edges import edges
+from silomix.runtime.render.capacity import CHUNK_BYTES, COSTS, HEADER_BYTES, SEED_BYTES, Place
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = ROOT / "docs" / "operations.md"

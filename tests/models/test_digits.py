@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silomix.models.partition import dirichlet, iid
-from silomix.models.task import Option, Task, TaskError, Tensors, Trained, load_task
-from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
+from silomix.models.data.partition import dirichlet, iid
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.task import Option, Task, TaskError, Tensors, Trained, load_task
 
 if os.environ.get("CI") != "true":  # there, a missing torch is a failure and not a reason to skip
     pytest.importorskip("torch")
@@ -168,7 +168,7 @@ def test_a_task_is_loaded_with_its_options() -> None:
             {},
             "there is no module silomix.models.nowhere; install its package",
         ),
-        ("silomix.models.task:task", {}, "the module silomix.models.task has no task"),
+        ("silomix.runtime.task:task", {}, "the module silomix.runtime.task has no task"),
         (here("W"), {}, "W is a ndarray, not a function"),
         ("builtins:dict", {}, "does not say which options it takes; name a function that makes a task"),
         (here("fake"), {"sise": 4}, "no option sise (did you mean size?); accepted: rate: float = 0.1, size: int = 3"),
@@ -206,7 +206,7 @@ def test_a_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_interface_and_the_partition_need_no_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import silomix.models.task, silomix.models.partition"
+    code = "import sys; sys.modules['torch'] = None; import silomix.runtime.task, silomix.models.data.partition"
     path = os.pathsep.join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={**os.environ, "PYTHONPATH": path})
 

@@ -13,23 +13,23 @@ if os.environ.get("CI") != "true":  # there, a missing torch is a failure and no
 
 import safetensors.torch
 import torch
-from tests.models.small_data import write_small
+from tests.models.data.small_data import write_small
 from torch import nn
 
-from silomix.models import export
 from silomix.models.built_in import crop
 from silomix.models.cifar_cnn import CifarCnn
 from silomix.models.har_cnn import HarCnn
 from silomix.models.mlp import Mlp
 from silomix.models.mnist_cnn import MnistCnn
 from silomix.models.resnet import ResNet18
-from silomix.models.task import TaskError, load_task
 from silomix.models.torch_task import TorchTask
+from silomix.models.training import export
 from silomix.models.transformer import Classifier, load_pretrained
 from silomix.runtime.cli import main
-from silomix.runtime.core.federation import Policy
+from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.local import create
-from silomix.runtime.modelfile import write_model
+from silomix.runtime.store.modelfile import write_model
+from silomix.runtime.task import TaskError, load_task
 
 torch.set_num_threads(1)
 

@@ -14,13 +14,13 @@ import pytest
 if os.environ.get("CI") != "true":  # there, a missing torch is a failure and not a reason to skip
     pytest.importorskip("torch")
 
-from silomix.models.task import TaskError, Trained, load_task, train_task
-from silomix.runtime.config import load_node
-from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
-from silomix.runtime.core.federation import Policy
+from silomix.runtime.config.load import load_node
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.silo import SiloNode
+from silomix.runtime.task import TaskError, Trained, load_task, train_task
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
@@ -61,8 +61,8 @@ def test_the_example_learns_in_a_federation(
 
 GOOD = """
 import numpy as np
-from silomix.models.task import Trained
-from silomix.runtime.core.codec import Schema, TensorSpec
+from silomix.runtime.task import Trained
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 
 class Mine:
     def schema(self):
@@ -102,7 +102,11 @@ def task(silo=-1):
         ("(2, np.float32)", "(3, np.float32)", "initial() returns w of shape (3,), the schema: (2,)"),
         ("(2, np.float32)", "(2)", "initial() returns w as float64, the schema: F32 (float32)"),
         ("np.zeros(2,", "np.full(2, np.nan,", "initial() returns w with NaN or infinity in it"),
-        ("return Schema((", "return list((", "schema() returns list; return a silomix.runtime.core.codec.Schema"),
+        (
+            "return Schema((",
+            "return list((",
+            "schema() returns list; return a silomix.runtime.core.numbers.codec.Schema",
+        ),
         (
             'return {"w": np.zeros(2, np.float32)}',
             "return 1 / 0",
@@ -163,7 +167,7 @@ WRONGS = {
     "raises": "Adder.train failed in round 1: KeyError: 'no such column'",
     "shape": "train() returns w of shape (3,), the schema: (2,) (Adder.train in",
     "name": "the schema has the tensor w, and train() does not return it (Adder.train in",
-    "tuple": "train() returned tuple; return silomix.models.task.Trained (Adder.train in",
+    "tuple": "train() returned tuple; return silomix.runtime.task.Trained (Adder.train in",
     "examples": "train() returned examples = 1.5; return how many records it trained on",
 }
 

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from silomix.models import torch_seed, torch_task
-from silomix.models.task import Task, TaskError, Tensors, train_task
+from silomix.models import torch_task
 from silomix.models.torch_task import TorchTask, from_seed
-from silomix.runtime.core.codec import Codec, Dtype, TensorSpec
+from silomix.models.training import torch_seed
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.plan import plan
-from silomix.runtime.modelfile import read_model, write_model
+from silomix.runtime.core.numbers.codec import Codec, Dtype, TensorSpec
+from silomix.runtime.core.numbers.plan import plan
+from silomix.runtime.store.modelfile import read_model, write_model
+from silomix.runtime.task import Task, TaskError, Tensors, train_task
 
 torch.set_num_threads(1)
 

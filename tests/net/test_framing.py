@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silomix.runtime.core.codec import Layout
-from silomix.runtime.core.messages import chunk_digest
-from silomix.runtime.core.plan import Encoding, Level, Plan, plan
-from silomix.runtime.framing import BODY, RELAY, chunk_frame, read_chunk
+from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
+from silomix.runtime.core.protocol.messages import chunk_digest
+from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, read_chunk
 from silomix.v1 import body_pb2, services_pb2
 
 KINDS: list[tuple[int, Any]] = [(BODY, body_pb2.Frame), (RELAY, services_pb2.RelayFrame)]

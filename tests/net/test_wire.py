@@ -9,13 +9,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.federations import SCHEMA, cohort, federation, fence, headers, manifest
+from tests.core.protocol.federations import SCHEMA, cohort, federation, fence, headers, manifest
 
-from silomix.runtime.core.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Granularity, UpdateKind
-from silomix.runtime.core.masks import SEALED_BYTES
-from silomix.runtime.core.messages import (
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.masks import SEALED_BYTES
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
+from silomix.runtime.core.protocol.messages import (
     Cohort,
     Fence,
     Header,
@@ -25,8 +26,7 @@ from silomix.runtime.core.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.wire import (
+from silomix.runtime.net.wire import (
     MAX_PARAMETERS,
     read_cohort,
     read_header,

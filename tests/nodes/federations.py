@@ -12,22 +12,22 @@ import grpc
 import numpy as np
 from tests.nodes.toy import Toy
 
-from silomix.runtime.config import NodeConfig, Role, Scalar, load_identity, load_node
-from silomix.runtime.core import silo as core
-from silomix.runtime.core.codec import Codec
+from silomix.runtime.config.enrol import Value
+from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_identity, load_node
 from silomix.runtime.core.errors import Reason
-from silomix.runtime.core.federation import Federation, Policy
-from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.masks import mask_stream
-from silomix.runtime.core.messages import Manifest, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.packing import Residues, pack
-from silomix.runtime.enrol import Value
+from silomix.runtime.core.numbers.codec import Codec
+from silomix.runtime.core.numbers.masks import mask_stream
+from silomix.runtime.core.numbers.packing import Residues, pack
+from silomix.runtime.core.protocol import silo as core
+from silomix.runtime.core.protocol.federation import Federation, Policy
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.local import InProcess, create
-from silomix.runtime.modelfile import read_model
+from silomix.runtime.net.transport import aggregator_stub, channel, metadata, shuffler_stub
+from silomix.runtime.net.wire import write_header
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
-from silomix.runtime.transport import aggregator_stub, channel, metadata, shuffler_stub
-from silomix.runtime.wire import write_header
+from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import body_pb2
 
 TASK = "tests.nodes.toy:task"

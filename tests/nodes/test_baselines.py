@@ -9,11 +9,11 @@ import pytest
 from tests.nodes.federations import PARAMETERS, assert_model, make, run
 from tests.nodes.toy import Toy
 
-from silomix.runtime.capture import Capture, CaptureError
-from silomix.runtime.config import ConfigError, Role
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.plan import Encoding, Level
-from silomix.runtime.evidence import Evidence, evidence
+from silomix.runtime.capture.evidence import Evidence, evidence
+from silomix.runtime.capture.format import Capture, CaptureError
+from silomix.runtime.config.load import ConfigError, Role
+from silomix.runtime.core.numbers.plan import Encoding, Level
+from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2
 

@@ -37,18 +37,18 @@ from tests.nodes.federations import (
 )
 from tests.nodes.toy import Toy
 
-from silomix.runtime.answers import ANSWERS
+from silomix.runtime.config.enrol import CertificateAuthority
 from silomix.runtime.core.errors import Reason
-from silomix.runtime.core.messages import Cohort, Participant
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Level
-from silomix.runtime.enrol import CertificateAuthority
-from silomix.runtime.journal import Journal, JournalError
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.messages import Cohort, Participant
 from silomix.runtime.local import InProcess
+from silomix.runtime.net.answers import ANSWERS
+from silomix.runtime.net.transport import MAX_MESSAGE_BYTES, Tls, channel, shuffler_stub
+from silomix.runtime.net.wire import write_cohort, write_header
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.shuffler import SILO_STREAMS, Spool
-from silomix.runtime.transport import MAX_MESSAGE_BYTES, Tls, channel, shuffler_stub
-from silomix.runtime.wire import write_cohort, write_header
+from silomix.runtime.store.journal import Journal, JournalError
 from silomix.v1 import body_pb2, services_pb2
 
 Frames = list[body_pb2.Frame]

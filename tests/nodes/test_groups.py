@@ -9,12 +9,12 @@ import pytest
 from tests.nodes.federations import PARAMETERS, make, run
 from tests.nodes.toy import Toy
 
-from silomix.runtime.capture import Direction, read
-from silomix.runtime.config import ConfigError, Role
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.optimise import Server
-from silomix.runtime.core.plan import Level
-from silomix.runtime.evidence import evidence
+from silomix.runtime.capture.evidence import evidence
+from silomix.runtime.capture.format import Direction, read
+from silomix.runtime.config.load import ConfigError, Role
+from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.local import InProcess
 
 CAPTURE = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tests.nodes.federations import make, run, until
 
-from silomix.runtime.config import Role, load_node
-from silomix.runtime.health import own_health
+from silomix.runtime.config.load import Role, load_node
 from silomix.runtime.local import InProcess, fetch_status
+from silomix.runtime.observe.health import own_health
 
 STAY = {Role.AGGREGATOR: {"linger": True}, Role.SILO: {"linger": True}}
 

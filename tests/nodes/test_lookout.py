@@ -9,11 +9,11 @@ import pytest
 from tests.nodes.federations import PARAMETERS, Body, assert_model, make, manifest_at, peer, run, shuffler, until
 from tests.nodes.toy import Toy
 
-from silomix.runtime.events import Heard
 from silomix.runtime.local import InProcess
+from silomix.runtime.net.transport import NOT_OPEN, has_attempt
 from silomix.runtime.nodes import lookout
 from silomix.runtime.nodes.lookout import Lookout
-from silomix.runtime.transport import NOT_OPEN, has_attempt
+from silomix.runtime.observe.events import Heard
 
 
 class Watched:

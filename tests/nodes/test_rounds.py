@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.core.adding import add_up
+from tests.core.numbers.adding import add_up
 from tests.nodes.federations import PARAMETERS, assert_model, make, model_of, run, shuffler, until
 from tests.nodes.toy import Toy
 
-from silomix.runtime.capture import Direction, Record, read
-from silomix.runtime.config import Role
-from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Codec, Layout
-from silomix.runtime.core.federation import Federation, UpdateKind
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Level
+from silomix.runtime.capture.format import Direction, Record, read
+from silomix.runtime.config.load import Role
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.codec import Codec, Layout
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation, UpdateKind
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2, services_pb2
 

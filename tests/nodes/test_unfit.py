@@ -24,8 +24,8 @@ from tests.nodes.toy import Toy
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.local import InProcess
-from silomix.runtime.transport import fault_of
-from silomix.runtime.wire import write_header
+from silomix.runtime.net.transport import fault_of
+from silomix.runtime.net.wire import write_header
 from silomix.v1 import body_pb2
 
 CULPRIT = "silo-05"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.config import ConfigError, Role, load_node
+from silomix.runtime.config.load import ConfigError, Role, load_node
 from silomix.runtime.core.errors import Reason
-from silomix.runtime.events import QUEUE, Events, Heard
-from silomix.runtime.log import Log
-from silomix.runtime.metrics import Metrics
+from silomix.runtime.observe.events import QUEUE, Events, Heard
+from silomix.runtime.observe.log import Log
+from silomix.runtime.observe.metrics import Metrics
 
 BROKER: dict[str, Any] = {"host": "broker.example.org"}
 

@@ -10,11 +10,11 @@ import pytest
 from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.cli_nodes import GRANULARITIES
-from silomix.runtime.config import Role
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.health import Answer, own_health, peers_health
+from silomix.runtime.cli.nodes import GRANULARITIES
+from silomix.runtime.config.load import Role
+from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.local import InProcess
+from silomix.runtime.observe.health import Answer, own_health, peers_health
 
 WAIT_S = 5.0
 
@@ -119,7 +119,7 @@ def test_a_timeout_that_is_none_is_refused(seconds: str) -> None:
 def test_a_probe_loads_no_compiler() -> None:
     """It runs every few seconds beside a node: what it does not need would cost the node its processor."""
     code = (
-        "import sys; import silomix.runtime.health; from silomix.runtime.cli import make_parser; make_parser();"
+        "import sys; import silomix.runtime.observe.health; from silomix.runtime.cli import make_parser; make_parser();"
         "sys.exit(' '.join({'numba', 'numpy', 'torch', 'yaml', 'cryptography'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.masks import Secret
-from silomix.runtime.log import Log, plain, setup
+from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.observe.log import Log, plain, setup
 from silomix.v1 import body_pb2
 
 PAYLOAD = b"attack material!"

@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from silomix.runtime.core.errors import Reason
-from silomix.runtime.metrics import BUCKETS_S, HopState, Metrics, Outcome, Phase
+from silomix.runtime.observe.metrics import BUCKETS_S, HopState, Metrics, Outcome, Phase
 
 ROLES = ("aggregator", "shuffler", "silo")
 
@@ -117,7 +117,7 @@ def test_a_round_begins_with_its_first_attempt(monkeypatch: pytest.MonkeyPatch) 
     metrics = Metrics("aggregator", "aggregator")
     began = []
     for now, number, attempt in ((100.0, 1, 1), (200.0, 1, 2), (300.0, 2, 1)):
-        monkeypatch.setattr("silomix.runtime.metrics.time.time", lambda now=now: now)
+        monkeypatch.setattr("silomix.runtime.observe.metrics.time.time", lambda now=now: now)
         metrics.attempt(number, attempt)
         began.append(value(metrics, "round_start_timestamp_seconds"))
     assert began == [100, 100, 300]

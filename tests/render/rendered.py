@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from silomix.runtime.core.federation import Policy
+from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.local import create
-from silomix.runtime.render import Files, Source, load_source
+from silomix.runtime.render.source import Files, Source, load_source
 
 Document = dict[str, Any]
 TASK = Policy(task="tests.nodes.toy:task", task_options={"parameters": 50}, rounds=7)

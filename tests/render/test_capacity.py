@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.nodes.federations import make, run
 
-from silomix.runtime.capacity import COSTS, Load, Place, load_of, needs, place_of
 from silomix.runtime.cli import main
-from silomix.runtime.config import Role
+from silomix.runtime.config.load import Role
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.node import Node
+from silomix.runtime.render.capacity import COSTS, Load, Place, load_of, needs, place_of
 
 LOAD = Load(parameters=1_000_000, silos=10, hops=3, bits=18, rounds=100)
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from silomix.runtime.broker import write_broker
 from silomix.runtime.cli import main, make_parser
-from silomix.runtime.config import Role, load_node
-from silomix.runtime.core.federation import Policy
+from silomix.runtime.config.broker import write_broker
+from silomix.runtime.config.load import Role, load_node
+from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.local import create
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.deploy.network import Document, Peer, allowed
-from tests.deploy.rendered import federation, of_kind, source
+from tests.render.network import Document, Peer, allowed
+from tests.render.rendered import federation, of_kind, source
 
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.edges import dialled_by, diallers_of, edges
-from silomix.runtime.render import METRICS_PORT, RenderError, Source, load_source
-from silomix.runtime.render_k8s import Cluster, render
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.net.edges import dialled_by, diallers_of, edges
+from silomix.runtime.render.k8s import Cluster, render
+from silomix.runtime.render.source import METRICS_PORT, RenderError, Source, load_source
 
 DNS = Peer("dns", "kube-system", {"k8s-app": "kube-dns"})
 PROMETHEUS = Peer("prometheus", "monitoring", {"app.kubernetes.io/name": "prometheus"})

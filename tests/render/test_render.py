@@ -14,12 +14,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tests.deploy.rendered import Document, documents, federation, of_kind, source
+from tests.render.rendered import Document, documents, federation, of_kind, source
 
 from silomix.runtime.cli import main, make_parser
-from silomix.runtime.config import Role, load_node
-from silomix.runtime.render import KEY_FILES, Files, load_source
-from silomix.runtime.render_k8s import Cluster, render
+from silomix.runtime.config.load import Role, load_node
+from silomix.runtime.render.k8s import Cluster, render
+from silomix.runtime.render.source import KEY_FILES, Files, load_source
 
 COMMITTED = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = ["1.27", "1.30", "1.33", "1.36", "1.37"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from silomix.runtime import journal as module
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.journal import Journal, JournalError, write_atomically
+from silomix.runtime.store import journal as module
+from silomix.runtime.store.journal import Journal, JournalError, write_atomically
 
 
 def mode(path: Path) -> int:

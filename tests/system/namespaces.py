@@ -18,12 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.deploy.monitored import ENV
+from tests.dashboard.monitored import ENV
 from tests.tools import missing, program, root
 
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.edges import edges
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.local import LocalFederation
+from silomix.runtime.net.edges import edges
 
 PREFIX = "smx"
 OPERATOR = "operator"

@@ -12,16 +12,16 @@ from typing import Any
 import aiomqtt
 import grpc
 import pytest
-from tests.deploy.monitored import ENV, free_ports
+from tests.dashboard.monitored import ENV, free_ports
 from tests.nodes.federations import TASK, assert_model, make, peer, run, until
 from tests.system.brokers import Recorder, mosquitto, recording
 
-from silomix.runtime import events as events_module
 from silomix.runtime.cli import main
-from silomix.runtime.config import Role
+from silomix.runtime.config.load import Role
 from silomix.runtime.local import InProcess, LocalFederation
+from silomix.runtime.net.transport import backoff, has_attempt
 from silomix.runtime.nodes import aggregator, lookout, silo
-from silomix.runtime.transport import backoff, has_attempt
+from silomix.runtime.observe import events as events_module
 from silomix.v1 import services_pb2
 
 WAIT_S = 60.0

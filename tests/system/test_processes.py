@@ -11,10 +11,10 @@ import pytest
 from tests.nodes.federations import assert_model, make, model_of, policy, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.config import Role, load_node
-from silomix.runtime.journal import Journal
+from silomix.runtime.config.load import Role, load_node
 from silomix.runtime.local import LocalFederation, create
 from silomix.runtime.nodes.node import GRACE_S
+from silomix.runtime.store.journal import Journal
 from silomix.v1 import services_pb2
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.deploy.monitored import ENV, free_ports
+from tests.dashboard.monitored import ENV, free_ports
 from tests.nodes.federations import assert_model, model_of, policy, run
 from tests.system.namespaces import OPERATOR, Apart, Network, settle
 
-from silomix.runtime.config import load_federation
-from silomix.runtime.edges import edges
+from silomix.runtime.config.load import load_federation
 from silomix.runtime.local import LocalFederation, create
+from silomix.runtime.net.edges import edges
 
 WAIT_S = 60.0
 SCRIPT = str(Path(__file__).with_name("proxy.py"))

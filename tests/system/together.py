@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tests.nodes.toy import Toy
 
-from silomix.models.task import Trained
+from silomix.runtime.task import Trained
 
 WAIT_S = 120.0
 

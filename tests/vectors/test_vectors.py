@@ -12,8 +12,8 @@ from tests.vectors import generate, reference
 
 from silomix.runtime.core.digest import digest, fast_hash, frame
 from silomix.runtime.core.errors import LocalFault
-from silomix.runtime.core.messages import body_root, chunk_digest
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.protocol.messages import body_root, chunk_digest
 
 FILES = generate.files()
 

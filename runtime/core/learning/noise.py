@@ -16,9 +16,9 @@ from math import ceil, isqrt, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.codec import Array, Schema, as_float, round_to
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.masks import Rng
+from silomix.runtime.core.numbers.codec import Array, Schema, as_float, round_to
+from silomix.runtime.core.numbers.masks import Rng
 
 MAX_VARIANCE = 1 << 30
 """Noise of more than 2^15 steps would drown four decimal digits: send fewer digits instead."""

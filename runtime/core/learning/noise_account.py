@@ -10,8 +10,8 @@ draw is public.
 from dataclasses import replace
 from math import exp, inf, isfinite, log, log1p, pi, sqrt
 
-from silomix.runtime.core.federation import Policy
-from silomix.runtime.core.plan import largest_value
+from silomix.runtime.core.numbers.plan import largest_value
+from silomix.runtime.core.protocol.federation import Policy
 
 
 def rho(policy: Policy, parameters: int, least: int, contributors: int | None = None) -> float:

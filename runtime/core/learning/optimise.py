@@ -13,8 +13,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.codec import Aggregate, Array, Dtype, Schema, TensorSpec, add, as_float, round_to
 from silomix.runtime.core.errors import LocalFault, Reason
+from silomix.runtime.core.numbers.codec import Aggregate, Array, Dtype, Schema, TensorSpec, add, as_float, round_to
 
 Doubles = npt.NDArray[np.float64]
 

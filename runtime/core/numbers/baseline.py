@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Array, Clips, Codec, Layout, Schema, as_dtype, as_float
 from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.federation import Granularity
-from silomix.runtime.core.kernels import compiled
-from silomix.runtime.core.masks import Secret, derive
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Plan
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.codec import Array, Clips, Codec, Layout, Schema, as_dtype, as_float
+from silomix.runtime.core.numbers.kernels import compiled
+from silomix.runtime.core.numbers.masks import Secret, derive
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import Plan
+from silomix.runtime.core.protocol.federation import Granularity
 
 FLOAT_BITS = 32
 _LOT = 1 << 22  # random words at a time: 16 MiB

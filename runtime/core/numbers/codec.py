@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core import residue
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.packing import Bytes, Residues, check, pack_into, slice_bytes, unpack
-from silomix.runtime.core.plan import CHUNK_PARAMETERS, Plan
-from silomix.runtime.core.slices import add_plane
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.packing import Bytes, Residues, check, pack_into, slice_bytes, unpack
+from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Plan
+from silomix.runtime.core.numbers.slices import add_plane
 
 Array = npt.NDArray[Any]
 

@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
 
 VANILLA_BITS = 32
 """One float32: what plain federated averaging sends for a parameter."""

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.kernels import compiled
-from silomix.runtime.core.packing import Bytes, Residues, packed_bytes, residue_dtype, slice_bytes, unpack
-from silomix.runtime.core.slices import add_plane, redraw, subtract_plane
+from silomix.runtime.core.numbers.kernels import compiled
+from silomix.runtime.core.numbers.packing import Bytes, Residues, packed_bytes, residue_dtype, slice_bytes, unpack
+from silomix.runtime.core.numbers.slices import add_plane, redraw, subtract_plane
 
 Rng = Callable[[int], bytes]
 """A source of n random bytes. Production passes os.urandom; tests pass what they can repeat."""

@@ -19,7 +19,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.kernels import compiled, load_word, store_word
+from silomix.runtime.core.numbers.kernels import compiled, load_word, store_word
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 """One plane of residues, or planes of them in rows: uint16 or uint32."""

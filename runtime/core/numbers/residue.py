@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.kernels import compiled
-from silomix.runtime.core.packing import Residues, residue_dtype
-from silomix.runtime.core.plan import FAST_RANGE, MAX_VALUE, Plan
+from silomix.runtime.core.numbers.kernels import compiled
+from silomix.runtime.core.numbers.packing import Residues, residue_dtype
+from silomix.runtime.core.numbers.plan import FAST_RANGE, MAX_VALUE, Plan
 
 Floats = npt.NDArray[np.floating[Any]]
 """float32 or float64."""

@@ -7,8 +7,8 @@ exactly if it carries out of the width when 2^w - m is added to it; there, that 
 
 import numpy as np
 
-from silomix.runtime.core.kernels import compiled, load_word, lowest_bit
-from silomix.runtime.core.packing import Bytes, carries
+from silomix.runtime.core.numbers.kernels import compiled, load_word, lowest_bit
+from silomix.runtime.core.numbers.packing import Bytes, carries
 
 BLOCK = 1024
 """Bytes of each slice that are worked on at a time: those of two planes fit in the first-level cache."""

@@ -35,10 +35,10 @@ import numpy as np
 
 from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.kernels import compiled
-from silomix.runtime.core.masks import Rng, Stream, derive
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Level, Plan
+from silomix.runtime.core.numbers.kernels import compiled
+from silomix.runtime.core.numbers.masks import Rng, Stream, derive
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import Level, Plan
 
 SOUNDNESS_BITS = 72
 """An error passes with probability 2^-72 at most. Shares are committed to before any is shown, so there is nothing to

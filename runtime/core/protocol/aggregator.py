@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from silomix.runtime.core.codec import Schema
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.machine import IGNORES, Machine, Remember, Table, does, refuses
-from silomix.runtime.core.masks import Rng, Secret, public_key
-from silomix.runtime.core.messages import Cohort, Evidence, Group, Header, Manifest, RoundKey
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_cohort, check_header, check_round_key, check_sizes
+from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
+from silomix.runtime.core.protocol.messages import Cohort, Evidence, Group, Header, Manifest, RoundKey
+from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_round_key, check_sizes
 
 # Facts
 

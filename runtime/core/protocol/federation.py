@@ -13,9 +13,9 @@ from functools import cached_property
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.noise import Noise
-from silomix.runtime.core.optimise import Optimiser, Server
-from silomix.runtime.core.plan import CHUNK_PARAMETERS, Encoding, Level, Plan, Quantiser, largest_value, plan
+from silomix.runtime.core.learning.noise import Noise
+from silomix.runtime.core.learning.optimise import Optimiser, Server
+from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Encoding, Level, Plan, Quantiser, largest_value, plan
 
 LEAST_COHORT = 3
 """No sum is ever released over fewer silos: with two, each would learn the other's update."""
@@ -160,7 +160,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Federation:
-    """One federation file, parsed and checked. runtime/config.py reads it."""
+    """One federation file, parsed and checked. runtime/config/load.py reads it."""
 
     name: str
     aggregator: Member

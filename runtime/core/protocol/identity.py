@@ -6,7 +6,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.masks import Secret
+from silomix.runtime.core.numbers.masks import Secret
 
 SIGNATURE_BYTES = 64
 

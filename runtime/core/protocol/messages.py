@@ -1,6 +1,6 @@
 """What nodes say to each other, as frozen values with the digest that each signature covers.
 
-The fields and their order are those of proto/silomix/v1, which also says who checks what; runtime/wire.py converts.
+The fields and their order are those of proto/silomix/v1, which also says who checks what; runtime/net/wire.py converts.
 Chunks are not here: they are bytes on their way, and only their digests matter.
 """
 
@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from silomix.runtime.core.codec import Schema
 from silomix.runtime.core.digest import digest, fast_hash
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Granularity, UpdateKind
-from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.masks import MaskContext, Secret
-from silomix.runtime.core.plan import Plan
+from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.numbers.masks import MaskContext, Secret
+from silomix.runtime.core.numbers.plan import Plan
+from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
+from silomix.runtime.core.protocol.identity import Identity
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,23 @@ else has made.
 
 from collections.abc import Mapping
 
-from silomix.runtime.core.baseline import float_body
-from silomix.runtime.core.codec import Layout
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import LEAST_COHORT, Federation
-from silomix.runtime.core.identity import verify
-from silomix.runtime.core.masks import KEY_BYTES, SEALED_BYTES, Secret, commitment, public_key, small_order, unseal
-from silomix.runtime.core.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
-from silomix.runtime.core.plan import Level
+from silomix.runtime.core.numbers.baseline import float_body
+from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.masks import (
+    KEY_BYTES,
+    SEALED_BYTES,
+    Secret,
+    commitment,
+    public_key,
+    small_order,
+    unseal,
+)
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import LEAST_COHORT, Federation
+from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
 
 
 def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from enum import StrEnum
 from math import ceil
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.machine import IGNORES, Machine, Remember, Table, does, refuses
-from silomix.runtime.core.masks import Rng, Secret, public_key
-from silomix.runtime.core.messages import (
+from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
+from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,
     Grouping,
@@ -27,8 +28,7 @@ from silomix.runtime.core.messages import (
     RoundKey,
     trailer_digest,
 )
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import (
+from silomix.runtime.core.protocol.rules import (
     check_cohort,
     check_evidence,
     check_grouping,

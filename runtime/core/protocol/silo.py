@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.machine import Machine, Remember, Table, does, refuses
-from silomix.runtime.core.masks import Rng, Secret, commitment, seal
-from silomix.runtime.core.messages import Header, Manifest, Receipt, SealedSeed
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_manifest, invited, layout
+from silomix.runtime.core.numbers.masks import Rng, Secret, commitment, seal
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.machine import Machine, Remember, Table, does, refuses
+from silomix.runtime.core.protocol.messages import Header, Manifest, Receipt, SealedSeed
+from silomix.runtime.core.protocol.rules import check_manifest, invited, layout
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from silomix.models.task import Tensors, Trained
-from silomix.runtime.core.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.task import Tensors, Trained
 
 
 class Plain:

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from silomix.attacks.campaign import DISAGGREGATED, Campaign, Findings, options_of, pool, run, splits
+from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Findings, options_of, pool, run, splits
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.sia import AttackError
-from silomix.attacks.views import CONTROLS, PROTECTED, Mode
-from silomix.runtime.core.federation import Policy
+from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode
+from silomix.runtime.core.protocol.federation import Policy
 
 SMALL = Policy(rounds=2, task_options={"model": "linear", "epochs": 3, "lr": 0.2})
 """Logistic regression: trains in a blink, and gives its silos away all the same."""
@@ -83,4 +83,4 @@ def test_pools_and_options(found: Findings) -> None:
 def test_a_task_that_is_no_torch_network_is_refused() -> None:
     campaign = Campaign(Policy(task="tests.nodes.toy:task"), silos=3)
     with pytest.raises(AttackError, match="TorchTask"):
-        replace(campaign, policy=Policy(task="tests.attacks.plain:task")).victims()
+        replace(campaign, policy=Policy(task="tests.attacks.audit.plain:task")).victims()

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.attacks.doubling import double, fail
+from tests.attacks.audit.doubling import double, fail
 
-from silomix.attacks.audit import ALPHA, BY_ALPHA, QUICK, audit_captures, bits, plan_jobs
-from silomix.attacks.judgement import verdict_on
-from silomix.attacks.pictures import strip
-from silomix.attacks.pool import Done, Job, run_jobs
+from silomix.attacks.audit.audit import ALPHA, BY_ALPHA, QUICK, audit_captures, bits, plan_jobs
+from silomix.attacks.audit.judgement import verdict_on
+from silomix.attacks.audit.pictures import strip
+from silomix.attacks.audit.pool import Done, Job, run_jobs
+from silomix.attacks.audit.report import page
 from silomix.attacks.prior import CLASSES, INVENTED
-from silomix.attacks.report import page
 from silomix.attacks.sia import Outcome, Score
-from silomix.attacks.views import MEANINGS, PROTECTED, Mode
+from silomix.attacks.views.view import MEANINGS, PROTECTED, Mode
 from silomix.runtime.cli import main
 
 Json = dict[str, Any]
@@ -191,7 +191,7 @@ def test_a_small_audit_from_end_to_end(
 ) -> None:
     """All attacks on all modes and a real federation, at a size that shows that they run."""
     size = replace(QUICK, targets=300, alphas=(ALPHA,), rounds=2, games=100, steps=5, real_rounds=1, changing_rounds=3)
-    monkeypatch.setattr("silomix.attacks.cli_audit.QUICK", size)
+    monkeypatch.setattr("silomix.runtime.cli.audit.QUICK", size)
     out = tmp_path / "audit.html"
     code = main(["audit", "--quick", "--json", "--out", str(out), "--workers", "1"])
     found = json.loads(capsys.readouterr().out)

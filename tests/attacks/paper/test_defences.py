@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from silomix.attacks.campaign import Campaign, run
-from silomix.attacks.defences import OWN_SHARE, blend, defences, task
-from silomix.attacks.views import Mode
-from silomix.models.task import TaskError, load_task
-from silomix.runtime.core.federation import Policy
+from silomix.attacks.audit.campaign import Campaign, run
+from silomix.attacks.paper.defences import OWN_SHARE, blend, defences, task
+from silomix.attacks.views.view import Mode
+from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.task import TaskError, load_task
 
 
 def test_every_defence_of_the_table_makes_a_task_that_trains() -> None:
     for one in defences(2):
         options = {"silo": 2, "seed": 6, "epochs": 1, **one.options}
-        made = load_task("silomix.attacks.defences:task", options)
+        made = load_task("silomix.attacks.paper.defences:task", options)
         trained = made.train(made.initial(), 1)
         assert all(np.isfinite(tensor).all() for tensor in trained.tensors.values())
 
@@ -39,6 +39,6 @@ def test_dropout_does_not_stop_source_inference() -> None:
 
 def test_what_is_no_defence_is_refused() -> None:
     with pytest.raises(TaskError, match="instahide"):
-        load_task("silomix.attacks.defences:task", {"instahide": 0})
+        load_task("silomix.attacks.paper.defences:task", {"instahide": 0})
     with pytest.raises(ValueError, match="dropout"):
         task(dropout=1.0)

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from tests.nodes.toy import Toy
 
-from silomix.models import accuracy
-from silomix.models.accuracy import Setting, floor_to, measure, policy_for
-from silomix.models.experiment import Experiment, Scale, Unkept
-from silomix.models.experiments import EXPERIMENTS
+from silomix.attacks.paper import accuracy_trials
+from silomix.attacks.paper.accuracy import EXPERIMENTS
+from silomix.attacks.paper.accuracy_trials import Setting, floor_to, measure, policy_for
+from silomix.models.simulation.experiment import Experiment, Scale, Unkept
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.federation import UpdateKind
+from silomix.runtime.core.protocol.federation import UpdateKind
 
 SCALE = Scale("quick", (1,), 1)
-TINY = Setting("tests.models.test_experiments:tiny", light=True, about="tiny")
+TINY = Setting("tests.attacks.paper.test_experiments:tiny", light=True, about="tiny")
 T = TypeVar("T")
 
 
@@ -48,7 +48,7 @@ RUNNABLE = [e for e in EXPERIMENTS if e.state == "runs here" and e.id != "accura
 
 @pytest.mark.parametrize("experiment", RUNNABLE, ids=lambda e: e.id)
 def test_an_experiment_runs_and_its_tables_are_whole(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(accuracy.SETTINGS, "digits", TINY)
+    monkeypatch.setitem(accuracy_trials.SETTINGS, "digits", TINY)
     progress = Counting()
     assert experiment.run is not None
     result = experiment.run(SCALE, progress)
@@ -63,7 +63,7 @@ def test_an_experiment_runs_and_its_tables_are_whole(experiment: Experiment, mon
 def test_the_registry_has_no_id_twice_and_names_data_that_exists() -> None:
     assert len({e.id for e in EXPERIMENTS}) == len(EXPERIMENTS)
     for experiment in EXPERIMENTS:
-        assert set(experiment.data) <= set(accuracy.SETTINGS)
+        assert set(experiment.data) <= set(accuracy_trials.SETTINGS)
 
 
 def test_data_that_is_not_there_is_said() -> None:
@@ -81,7 +81,7 @@ def test_rounding_down_is_the_papers() -> None:
 def test_three_digits_are_as_good_as_floats_and_one_rounded_down_is_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim "accuracy is preserved" in little: a few rounds on the digits, whole models as the paper sends them."""
     setting = Setting("silomix.models.digits:task", {"epochs": 2, "lr": 0.1, "alpha": 1.0}, light=True)
-    monkeypatch.setitem(accuracy.SETTINGS, "digits", setting)
+    monkeypatch.setitem(accuracy_trials.SETTINGS, "digits", setting)
     base = replace(policy_for("digits", Scale("test", (1,), 4), 1), update=UpdateKind.WEIGHTS)
     vanilla = measure("digits", base, 10, 1, vanilla=True)
     three = measure("digits", replace(base, precision=3), 10, 1)

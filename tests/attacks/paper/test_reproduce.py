@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from silomix.attacks import reproduce
-from silomix.attacks.reproduce import REGISTRY, Kept, ReproduceError, find, listing, run, state_of
-from silomix.attacks.reproduction import document, record
-from silomix.models.experiment import QUICK, RUNS, Experiment, Line, Plot, Progress, Result, Scale, Table
+from silomix.attacks.paper import registry
+from silomix.attacks.paper.document import document, record
+from silomix.attacks.paper.registry import REGISTRY, Kept, ReproduceError, find, listing, run, state_of
+from silomix.models.simulation.experiment import QUICK, RUNS, Experiment, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.cli import main
 
 LABELS = (
@@ -128,8 +128,8 @@ def test_a_point_that_is_no_json_is_the_experiments_fault(tmp_path: Path) -> Non
 
 def test_runs_are_written_down_and_the_page_is_made_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = counting()
-    monkeypatch.setattr(reproduce, "REGISTRY", (one,))
-    monkeypatch.setattr("silomix.attacks.reproduction.REGISTRY", (one,))
+    monkeypatch.setattr(registry, "REGISTRY", (one,))
+    monkeypatch.setattr("silomix.attacks.paper.document.REGISTRY", (one,))
     record(tmp_path, run(one, QUICK, directory=tmp_path / "cache"))
     record(tmp_path, run(one, QUICK, data="mnist", directory=tmp_path / "cache"))
     text = (tmp_path / "reproduction.md").read_text()
@@ -172,7 +172,7 @@ def test_the_command_lists_and_runs(
 
 
 def test_time_of_remapping_is_that_of_the_paper_s_last_layer(tmp_path: Path) -> None:
-    from silomix.attacks.experiments_more import time_remapping
+    from silomix.attacks.paper.more import time_remapping
 
     found = time_remapping(silos=3, records=10)
     assert found["parameters"] == 1290

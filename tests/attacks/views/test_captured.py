@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from silomix.attacks.captured import Scene, scene_of
+from silomix.attacks.audit.jobs import judged, quiet
+from silomix.attacks.audit.replay import replay
+from silomix.attacks.audit.verdict import Verdict, verdict
 from silomix.attacks.collusion import KEPT, opened, run_colluding
-from silomix.attacks.jobs import judged, quiet
-from silomix.attacks.replay import replay
 from silomix.attacks.sia import AttackError
-from silomix.attacks.verdict import Verdict, verdict
+from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.cli import main
-from silomix.runtime.config import Role
-from silomix.runtime.core.federation import Granularity, Policy
-from silomix.runtime.core.plan import Encoding, Level
+from silomix.runtime.config.load import Role
+from silomix.runtime.core.numbers.plan import Encoding, Level
+from silomix.runtime.core.protocol.federation import Granularity, Policy
 from silomix.runtime.local import create
 
 SILOS = 5

@@ -6,8 +6,8 @@ import torch
 from tests.attacks.networks import Net, Silo, records
 
 from silomix.attacks.prior import class_losses
-from silomix.attacks.shadow import NOISES, distort, shadow_set, shadow_sets
 from silomix.attacks.sia import AttackError, draw_targets
+from silomix.attacks.views.shadow import NOISES, distort, shadow_set, shadow_sets
 from silomix.models.digits import task
 
 
@@ -50,7 +50,7 @@ def test_noise_changes_pictures_but_keeps_their_shape_and_range(noise: str, chan
 
 
 def test_a_quarter_turn_is_a_quarter_turn() -> None:
-    from silomix.attacks.shadow import _rotate
+    from silomix.attacks.views.shadow import _rotate
 
     x = torch.rand((1, 1, 8, 8), generator=torch.Generator().manual_seed(1))
     assert torch.allclose(_rotate(x, 90.0), torch.rot90(x, 1, (2, 3)), atol=1e-5) or torch.allclose(

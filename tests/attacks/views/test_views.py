@@ -5,9 +5,9 @@ import pytest
 from tests.attacks.networks import Net, records, truth
 
 from silomix.attacks.sia import AttackError, Records
-from silomix.attacks.simulated import view_of
-from silomix.attacks.views import CONTROLS, EXPOSED, MEANINGS, PROTECTED, Mode, View, reconstruct
-from silomix.runtime.core.plan import Encoding, Level
+from silomix.attacks.views.simulated import view_of
+from silomix.attacks.views.view import CONTROLS, EXPOSED, MEANINGS, PROTECTED, Mode, View, reconstruct
+from silomix.runtime.core.numbers.plan import Encoding, Level
 
 STEP = 1 / 9999
 """What one unit of an encoded value is worth, at r = 4 and a bound of 1."""
@@ -82,7 +82,7 @@ def test_only_unary_shows_sums_that_are_not_reduced() -> None:
 
 def test_under_one_mask_bodies_are_noise_that_does_not_add_up() -> None:
     """All but one collude: what they open has nothing to do with any silo's update, and they can tell."""
-    from silomix.attacks.simulated import _Masked
+    from silomix.attacks.views.simulated import _Masked
 
     true = truth()
     masked = _Masked.of(true, rng())

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from silomix.runtime.core.codec import Codec, Dtype, Schema, TensorSpec, as_dtype
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.federation import Federation, Granularity, Member, Policy, UpdateKind
-from silomix.runtime.core.noise import MAX_VARIANCE, Noise, _table, clip, discrete_gaussian
-from silomix.runtime.core.optimise import Server
-from silomix.runtime.core.plan import Level, Quantiser, plan
-from silomix.runtime.noise_account import epsilon, multiplier_for, rho, spent
+from silomix.runtime.core.learning.noise import MAX_VARIANCE, Noise, _table, clip, discrete_gaussian
+from silomix.runtime.core.learning.noise_account import epsilon, multiplier_for, rho, spent
+from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.core.numbers.codec import Codec, Dtype, Schema, TensorSpec, as_dtype
+from silomix.runtime.core.numbers.plan import Level, Quantiser, plan
+from silomix.runtime.core.protocol.federation import Federation, Granularity, Member, Policy, UpdateKind
 
 
 def rng(seed: int) -> np.random.Generator:

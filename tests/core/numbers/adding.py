@@ -1,8 +1,8 @@
 """Adding residues up as a hop does: packed."""
 
-from silomix.runtime.core.codec import Layout
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Plan
+from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import Plan
 
 
 def add_up(total: Residues, rows: Residues, p: Plan) -> None:

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.vectors import reference
 
-from silomix.runtime.core import residue
-from silomix.runtime.core.codec import Clips, Codec, Dtype, Layout, Schema, TensorSpec
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.codec import Clips, Codec, Dtype, Layout, Schema, TensorSpec
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
 
 Array = npt.NDArray[Any]
 Model = dict[str, Array]

@@ -21,9 +21,9 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.core import oracle
+from tests.core.numbers import oracle
 
-from silomix.runtime.core.plan import Encoding, Level, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, plan
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.vectors import generate, reference
 
-from silomix.runtime.core import masks, residue
-from silomix.runtime.core.codec import Codec, Layout, Schema, TensorSpec
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.masks import (
+from silomix.runtime.core.numbers import masks, residue
+from silomix.runtime.core.numbers.codec import Codec, Layout, Schema, TensorSpec
+from silomix.runtime.core.numbers.masks import (
     AGGREGATOR,
     SEALED_BYTES,
     MaskContext,
@@ -29,8 +29,8 @@ from silomix.runtime.core.masks import (
     seal,
     unseal,
 )
-from silomix.runtime.core.packing import Bytes, Residues
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.packing import Bytes, Residues
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
 
 MASKS = generate.load("mask.json")["good"]
 SEALS = generate.load("seal.json")

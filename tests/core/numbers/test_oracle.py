@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core import oracle
-from tests.core.adding import add_up
+from tests.core.numbers import oracle
+from tests.core.numbers.adding import add_up
 
-from silomix.runtime.core import residue
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import Encoding, Level, Plan, plan
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
 
 FIGURE = (3, 5, 7)
 """The moduli of the paper's figure and of its worked example."""

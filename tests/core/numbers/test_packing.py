@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.vectors import generate, reference
 
-from silomix.runtime.core import packing
-from silomix.runtime.core.codec import Layout
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.packing import (
+from silomix.runtime.core.numbers import packing
+from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.packing import (
     Residues,
     check,
     pack,
@@ -28,7 +28,7 @@ from silomix.runtime.core.packing import (
     slice_bytes,
     unpack,
 )
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
 
 Plane = bytes | memoryview
 WIDTHS = range(1, 21)
@@ -188,8 +188,8 @@ def test_packing_fills_its_bytes_and_no_others(width: int, wide: bool) -> None:
 GUARD_PAGE = """
 import ctypes, mmap
 import numpy as np
-from silomix.runtime.core.packing import check, pack, pack_into, packed_bytes, slice_bytes, unpack
-from silomix.runtime.core.slices import add_plane, redraw, subtract_plane
+from silomix.runtime.core.numbers.packing import check, pack, pack_into, packed_bytes, slice_bytes, unpack
+from silomix.runtime.core.numbers.slices import add_plane, redraw, subtract_plane
 
 memory = mmap.mmap(-1, 17 * mmap.PAGESIZE)
 end = 16 * mmap.PAGESIZE
@@ -223,7 +223,7 @@ for width in range(1, 21):
 
 def test_nothing_is_read_or_written_past_the_end() -> None:
     # Planes, residues and buffers end where a page begins that may not be touched.
-    source = Path(packing.__file__).parents[3]  # this checkout's packages, wherever others are installed
+    source = Path(packing.__file__).parents[4]  # this checkout's packages, wherever others are installed
     command, environment = [sys.executable, "-c", GUARD_PAGE], {**os.environ, "PYTHONPATH": str(source)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

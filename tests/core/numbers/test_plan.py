@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.plan import (
+from silomix.runtime.core.numbers.plan import (
     INT8_VALUE,
     MAX_MODULUS,
     MAX_RANGE,

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.adding import add_up
+from tests.core.numbers.adding import add_up
 from tests.vectors import generate, reference
 
-from silomix.runtime.core import residue
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.packing import Residues
-from silomix.runtime.core.plan import FAST_RANGE, Encoding, Level, Plan, Quantiser, plan
-from silomix.runtime.core.residue import EXACT, decode_mean, decode_sum, encode
+from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.packing import Residues
+from silomix.runtime.core.numbers.plan import FAST_RANGE, Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.residue import EXACT, decode_mean, decode_sum, encode
 
 PLANS = {
     **{f"counts r={r}": plan(10, r) for r in range(1, 9)},

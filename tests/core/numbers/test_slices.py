@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.vectors import reference
 
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.slices import BLOCK, add_plane, redraw, subtract_plane
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.slices import BLOCK, add_plane, redraw, subtract_plane
 
 MODULI = [2, 3, 255, 256, 257, 503, 509, 511, 512, 65_535, 65_536, 65_537, (1 << 20) - 3, 1 << 20]
 BORDERS = [1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 511, 513]

@@ -17,10 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.vectors import reference
 
-from silomix.runtime.core import tamper
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser, plan, primes
-from silomix.runtime.core.tamper import Arrival, Finding, Fold, Kind, Passage, Scalars, Share, Submission, Transcript
+from silomix.runtime.core.numbers import tamper
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan, primes
+from silomix.runtime.core.numbers.tamper import (
+    Arrival,
+    Finding,
+    Fold,
+    Kind,
+    Passage,
+    Scalars,
+    Share,
+    Submission,
+    Transcript,
+)
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,11 +7,12 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from silomix.runtime.core.codec import Schema, TensorSpec
-from silomix.runtime.core.federation import Federation, Member, Policy
-from silomix.runtime.core.identity import Identity
-from silomix.runtime.core.masks import SEALED_BYTES, Rng, Secret, public_key
-from silomix.runtime.core.messages import (
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.masks import SEALED_BYTES, Rng, Secret, public_key
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation, Member, Policy
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.messages import (
     Cohort,
     Fence,
     Header,
@@ -21,9 +22,8 @@ from silomix.runtime.core.messages import (
     SealedSeed,
     trailer_digest,
 )
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import invited, layout
-from silomix.runtime.core.shuffler import BodyIn
+from silomix.runtime.core.protocol.rules import invited, layout
+from silomix.runtime.core.protocol.shuffler import BodyIn
 
 AGGREGATOR = "aggregator"
 SCHEMA = Schema((TensorSpec("a", (5,)), TensorSpec("b", (2,), buffer=True)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.federations import (
+from tests.core.protocol.federations import (
     AGGREGATOR,
     MODEL,
     OTHER_MODEL,
@@ -22,7 +22,10 @@ from tests.core.federations import (
     signed,
 )
 
-from silomix.runtime.core.aggregator import (
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.numbers.masks import public_key
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.aggregator import (
     Aggregator,
     Announce,
     Applied,
@@ -46,12 +49,9 @@ from silomix.runtime.core.aggregator import (
     Tick,
     Tried,
 )
-from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.masks import public_key
-from silomix.runtime.core.messages import Cohort, Manifest, Participant
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_manifest
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.messages import Cohort, Manifest, Participant
+from silomix.runtime.core.protocol.rules import check_manifest
 
 F = federation()
 Fact = Tried | Applied | HopReleased

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.federations import cohort, federation, flipped, header, headers, identity, manifest, rng
-from tests.core.test_shuffler import Hop
+from tests.core.protocol.federations import cohort, federation, flipped, header, headers, identity, manifest, rng
+from tests.core.protocol.test_shuffler import Hop
 
-from silomix.runtime.core import aggregator
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.messages import Cohort, Group, Grouping, Manifest, SealedSeed
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_grouping, check_sizes
-from silomix.runtime.core.shuffler import Abort, CohortIn, Release, Released, Remember, Tick, deal
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol import aggregator
+from silomix.runtime.core.protocol.messages import Cohort, Group, Grouping, Manifest, SealedSeed
+from silomix.runtime.core.protocol.rules import check_grouping, check_sizes
+from silomix.runtime.core.protocol.shuffler import Abort, CohortIn, Release, Released, Remember, Tick, deal
 
 F = federation(silos=7, group_size=3)
 

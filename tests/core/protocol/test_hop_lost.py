@@ -1,10 +1,10 @@
 """An attempt ends at once when a hop is known to have lost it, and only then."""
 
 import pytest
-from tests.core.federations import cohort, federation, headers
-from tests.core.test_aggregator import Node, model
+from tests.core.protocol.federations import cohort, federation, headers
+from tests.core.protocol.test_aggregator import Node, model
 
-from silomix.runtime.core.aggregator import (
+from silomix.runtime.core.protocol.aggregator import (
     Applied,
     AskKeys,
     CohortIn,

@@ -6,18 +6,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.federations import AGGREGATOR, MODEL, SCHEMA, cohort, federation, identity, rng, signed
+from tests.core.protocol.federations import AGGREGATOR, MODEL, SCHEMA, cohort, federation, identity, rng, signed
 
-from silomix.runtime.core import aggregator as aggregating
-from silomix.runtime.core import shuffler, silo
-from silomix.runtime.core.codec import Codec
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.masks import Secret, commitment, mask_stream, unseal
-from silomix.runtime.core.messages import Cohort, Header, Manifest, Participant, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import layout
+from silomix.runtime.core.numbers.codec import Codec
+from silomix.runtime.core.numbers.masks import Secret, commitment, mask_stream, unseal
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol import aggregator as aggregating
+from silomix.runtime.core.protocol import shuffler, silo
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.messages import (
+    Cohort,
+    Header,
+    Manifest,
+    Participant,
+    body_root,
+    chunk_digest,
+    trailer_digest,
+)
+from silomix.runtime.core.protocol.rules import layout
 
 
 def measurement(index: int) -> int:

@@ -6,7 +6,7 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from tests.core.federations import (
+from tests.core.protocol.federations import (
     AGGREGATOR,
     OTHER_MODEL,
     SCHEMA,
@@ -24,13 +24,13 @@ from tests.core.federations import (
     signed,
 )
 
-from silomix.runtime.core.codec import Schema, TensorSpec
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Granularity, Member, UpdateKind
-from silomix.runtime.core.identity import Identity, verify
-from silomix.runtime.core.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
-from silomix.runtime.core.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.core.rules import check_cohort, check_header, check_manifest
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.protocol.federation import Granularity, Member, UpdateKind
+from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
+from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest
 
 F = federation()
 M = manifest(F, attempt=2)

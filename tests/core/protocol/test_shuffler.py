@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from tests.core.federations import (
+from tests.core.protocol.federations import (
     AGGREGATOR,
     MODEL,
     OTHER_MODEL,
@@ -28,12 +28,12 @@ from tests.core.federations import (
 )
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.federation import Federation
-from silomix.runtime.core.identity import verify
-from silomix.runtime.core.messages import Cohort, Header, Manifest, Participant, RoundKey
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_round_key
-from silomix.runtime.core.shuffler import (
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey
+from silomix.runtime.core.protocol.rules import check_round_key
+from silomix.runtime.core.protocol.shuffler import (
     MOST_HEADERS,
     UNFIT_ROUNDS,
     Abort,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.federations import (
+from tests.core.protocol.federations import (
     AGGREGATOR,
     MODEL,
     OTHER_MODEL,
@@ -19,11 +19,22 @@ from tests.core.federations import (
 )
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.masks import commitment, unseal
-from silomix.runtime.core.messages import Manifest, Receipt
-from silomix.runtime.core.plan import Level
-from silomix.runtime.core.rules import check_header
-from silomix.runtime.core.silo import Announced, Done, Effect, Event, Joined, ReceiptIn, Remember, Silo, Submit, Train
+from silomix.runtime.core.numbers.masks import commitment, unseal
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.messages import Manifest, Receipt
+from silomix.runtime.core.protocol.rules import check_header
+from silomix.runtime.core.protocol.silo import (
+    Announced,
+    Done,
+    Effect,
+    Event,
+    Joined,
+    ReceiptIn,
+    Remember,
+    Silo,
+    Submit,
+    Train,
+)
 
 F = federation(hops=3, minimum_hops=1)
 """Three hops, of which any one would do: for chains that are formed anew. No federation file allows that."""

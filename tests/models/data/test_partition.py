@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silomix.models.partition import deal, hold_out, natural
+from silomix.models.data.partition import deal, hold_out, natural
 
 
 @given(places=st.lists(st.sampled_from(["IU", "UK", "UM", "Case"]), min_size=4, max_size=60))

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from tests.nodes.toy import Toy
 
-from silomix.models.simulate import SimulatedRound, simulate
-from silomix.models.task import Tensors, Trained
-from silomix.models.workers import Silos, SimulationError
-from silomix.runtime.core.federation import Policy, UpdateKind
-from silomix.runtime.core.masks import Stream
-from silomix.runtime.core.optimise import Server
-from silomix.runtime.core.packing import Bytes
-from silomix.runtime.core.plan import Level, Quantiser
+from silomix.models.simulation.simulate import SimulatedRound, simulate
+from silomix.models.simulation.workers import Silos, SimulationError
+from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.core.numbers.masks import Stream
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.plan import Level, Quantiser
+from silomix.runtime.core.protocol.federation import Policy, UpdateKind
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
+from silomix.runtime.task import Tensors, Trained
 
 SILOS = 4
 OPTIONS: Mapping[str, str | int | float | bool] = {"silos": SILOS, "model": "linear", "epochs": 1, "alpha": 1.0}
@@ -248,8 +248,11 @@ def wrong_in_one(silo: int = -1) -> Toy:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"task": "tests.models.test_simulate:wrong_in_one", "task_options": {}}, "silo 2 in round 1: b holds 1 value"),
-        ({"task": "tests.models.test_simulate:greedy"}, "silo 0 in round 1: .*read-only"),
+        (
+            {"task": "tests.models.simulation.test_simulate:wrong_in_one", "task_options": {}},
+            "silo 2 in round 1: b holds 1 value",
+        ),
+        ({"task": "tests.models.simulation.test_simulate:greedy"}, "silo 0 in round 1: .*read-only"),
         ({"task": "tests.nodes.nowhere:task"}, "there is no module"),
         ({"task_options": {"paramters": 3}}, "did you mean parameters"),
         ({"noise_multiplier": 1.0}, "clip_norm"),
@@ -263,7 +266,7 @@ def test_what_is_wrong_is_said_with_the_silo_and_the_round(changes: dict[str, An
 
 
 def test_a_value_that_is_not_finite_is_found_without_encoding_too() -> None:
-    policy = replace(TOY, task="tests.models.test_simulate:wrong_in_one", task_options={})
+    policy = replace(TOY, task="tests.models.simulation.test_simulate:wrong_in_one", task_options={})
     with pytest.raises(SimulationError, match="silo 2 in round 1: b holds a value that is not finite"):
         run(policy, vanilla=True)
 

@@ -9,9 +9,9 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]
 from torch import nn
 
-from silomix.models.dp import Privacy, truncated_normal
-from silomix.models.task import TaskError, load_task
 from silomix.models.torch_task import TorchTask, from_seed
+from silomix.models.training.dp import Privacy, truncated_normal
+from silomix.runtime.task import TaskError, load_task
 
 SHARE = (torch.randn(60, 5, generator=torch.Generator().manual_seed(1)), torch.arange(60) % 3)
 

@@ -1,0 +1,1 @@
+"""The paper's experiments, tables and figures: repeated, and set beside its own numbers."""

@@ -1,0 +1,1 @@
+"""What the adversary holds: of simulated rounds, of captures, and what it may know already."""

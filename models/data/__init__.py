@@ -1,0 +1,1 @@
+"""Data sets: read from their original files, fetched from packages, and dealt out to silos."""

@@ -1,0 +1,1 @@
+"""How a torch module is trained: what of it travels, checks, seeds, DP-SGD, and the way back to torch."""

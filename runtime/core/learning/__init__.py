@@ -1,0 +1,1 @@
+"""What becomes of training: a silo's update, the server's rules, noise and the privacy it buys."""

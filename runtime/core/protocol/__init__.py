@@ -1,0 +1,1 @@
+"""Who says what to whom: the federation, its messages and their rules, and a state machine for each role."""

@@ -1,0 +1,1 @@
+"""The federation's dashboard: its panels, for Grafana and as a picture."""

@@ -1,0 +1,1 @@
+"""Messages on their way: protobuf and frames, TLS transport, and who dials whom."""

@@ -1,0 +1,1 @@
+"""A federation written out for containers, and what it takes of each host."""

@@ -1,0 +1,1 @@
+"""What outlives a process: the journal and the model files."""
