@@ -15,7 +15,8 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
-from silomix.runtime.capture.format import Direction, Record, read
+from silomix.runtime.capture.format import Direction, Record
+from silomix.runtime.capture.reader import read
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.net.transport import SERVICES, channel, fault_of, metadata

@@ -14,7 +14,8 @@ from silomix.attacks.sia import AttackError, Outcome
 from silomix.attacks.sums import disaggregate
 from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.view import View
-from silomix.runtime.capture.format import Header, read
+from silomix.runtime.capture.format import Header
+from silomix.runtime.capture.reader import read
 from silomix.runtime.core.protocol.federation import Granularity
 
 

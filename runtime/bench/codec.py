@@ -5,7 +5,6 @@ memory, and against the loop over parameters that one would write first.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, Stream, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
-from silomix.runtime.core.numbers.plan import Encoding, Plan, plan
+from silomix.runtime.core.numbers.plan import Plan, plan
 
 REPEATS = 9
 PYTHON_SLICE = 20_000
@@ -184,44 +183,3 @@ def _print_codec(
             f"{key}: {python[key] / seconds[key]:,.0f} x the loop in Python"
             + (f" (the paper reports {paper} s for this size)" if result["parameters"] == 11_237_432 else "")
         )
-
-
-def warm(as_json: bool) -> int:
-    """Compile every kernel and keep the machine code, so that a node starts at once."""
-    start = time.perf_counter()
-    warm_kernels()
-    result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
-    if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
-    else:
-        Console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
-    return 0
-
-
-def warm_kernels() -> None:
-    """Call every kernel once with each type of array that nodes use."""
-    for p in (
-        plan(10, 4),
-        plan(10, 7),
-        plan(10, 8),
-        plan(10, 14),
-        plan(1000, 16),
-        plan(1100, 6),
-        plan(10, 4, Encoding.FIRST_PRIMES),
-    ):  # residues of 16 and of 32 bits, values of 32 and of 64 bits, two moduli and many, sums of one word and of two
-        for kind in (np.float32, np.float64):
-            values: residue.Floats = np.linspace(-1, 1, 300).astype(kind)
-            acc, _ = residue.encode(values, 1.0, p)
-            values.flags.writeable = False
-            residue.encode(values, 1.0, p)
-            residue.decode_mean(acc, p, 1.0, 1, out=np.empty_like(values))
-        schema = Schema((TensorSpec("values", (300,)),))
-        single = Codec(schema, (1.0,), p)
-        for i, planes in enumerate(single.encode({"values": np.linspace(-1, 1, 300, dtype=np.float32)})):
-            body = single.layout.body()
-            for form in (planes, [bytes(plane) for plane in planes]):  # from a file, and from a message
-                single.layout.add(body, i, form)
-                residue.decode_sum(single.layout.unpack(i, form), p)
-            for sign in (1, -1):
-                Stream(bytes(32), p.moduli, 304).apply(body, 0, 300, sign)
-            single.decode(body, 2)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.capture.format import CaptureError, Direction, Record, read
+from silomix.runtime.capture.format import CaptureError, Direction, Record
+from silomix.runtime.capture.reader import read
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import float_body
 from silomix.runtime.core.numbers.codec import Array

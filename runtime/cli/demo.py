@@ -90,7 +90,7 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
 
 def _warm() -> None:
     """Compile once, so that the processes to come find the machine code in the cache."""
-    from silomix.runtime.bench.codec import warm_kernels
+    from silomix.runtime.bench.warm import warm_kernels
 
     warm_kernels()
 

@@ -266,7 +266,7 @@ def _bench_round(args: argparse.Namespace) -> int:
 
 
 def _warm(args: argparse.Namespace) -> int:
-    from silomix.runtime.bench.codec import warm
+    from silomix.runtime.bench.warm import warm
 
     return warm(args.json)
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from silomix.runtime.capture.format import Capture
+from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.load import NodeConfig, load_identity
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import wire_bits

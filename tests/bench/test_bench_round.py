@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.tools import program, root
 
-from silomix.runtime.bench.round import own_network
+from silomix.runtime.bench.network import own_network
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import chunk_for, plan
 

@@ -13,7 +13,7 @@ import asyncio, importlib, pkgutil, sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
 from silomix.runtime.core import numbers
-from silomix.runtime.bench.codec import warm_kernels
+from silomix.runtime.bench.warm import warm_kernels
 from silomix.runtime.local import InProcess
 
 def compiled():

@@ -24,16 +24,10 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silomix.runtime.capture.format import (
-    Capture,
-    CaptureError,
-    CaptureTruncated,
-    Direction,
-    Record,
-    Tally,
-    read,
-    summary,
-)
+from silomix.runtime.capture.format import CaptureError, CaptureTruncated, Direction, Record
+from silomix.runtime.capture.reader import read
+from silomix.runtime.capture.summary import Tally, summary
+from silomix.runtime.capture.writer import Capture
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 DIGEST = bytes(range(32))

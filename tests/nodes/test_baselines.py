@@ -10,7 +10,8 @@ from tests.nodes.federations import PARAMETERS, assert_model, make, run
 from tests.nodes.toy import Toy
 
 from silomix.runtime.capture.evidence import Evidence, evidence
-from silomix.runtime.capture.format import Capture, CaptureError
+from silomix.runtime.capture.format import CaptureError
+from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.load import ConfigError, Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
 from silomix.runtime.core.protocol.federation import Granularity

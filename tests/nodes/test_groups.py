@@ -10,7 +10,8 @@ from tests.nodes.federations import PARAMETERS, make, run
 from tests.nodes.toy import Toy
 
 from silomix.runtime.capture.evidence import evidence
-from silomix.runtime.capture.format import Direction, read
+from silomix.runtime.capture.format import Direction
+from silomix.runtime.capture.reader import read
 from silomix.runtime.config.load import ConfigError, Role
 from silomix.runtime.core.learning.optimise import Server
 from silomix.runtime.core.numbers.plan import Level

@@ -12,7 +12,8 @@ from tests.core.numbers.adding import add_up
 from tests.nodes.federations import PARAMETERS, assert_model, make, model_of, run, shuffler, until
 from tests.nodes.toy import Toy
 
-from silomix.runtime.capture.format import Direction, Record, read
+from silomix.runtime.capture.format import Direction, Record
+from silomix.runtime.capture.reader import read
 from silomix.runtime.config.load import Role
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec, Layout
