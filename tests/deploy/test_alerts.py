@@ -14,7 +14,8 @@ from tests.tools import program
 from silomix.runtime.core.errors import Reason
 
 HERE = Path(__file__).parents[2] / "deploy" / "prometheus"
-RULES: list[dict[str, Any]] = yaml.safe_load((HERE / "rules.yml").read_text())["groups"][0]["rules"]
+GROUPS: list[dict[str, Any]] = yaml.safe_load((HERE / "rules.yml").read_text())["groups"]
+RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
 PROMETHEUS_OWN = {"up"}
 
 
