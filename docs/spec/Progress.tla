@@ -20,7 +20,7 @@ CONSTANTS
     Cohorts,            \* cohorts that hop 1 may close for
     Losses,             \* hops that may stop for good
     Attempts,           \* attempts before the calm; one more is kept for it
-    Unfit,              \* pairs <<hop, cohort>>: the hop finds a seed of that cohort that does not open
+    Spoilt,             \* whether some hop finds in some cohort a seed that does not open
     Leaving             \* whether the silos of one cohort may leave for good
 
 \* The rules, each with a switch.  All TRUE is the protocol.
@@ -37,6 +37,7 @@ CONSTANTS
     SignedFirst         \* a hop reveals after all hops of the chain have signed T
 
 VARIABLES
+    unfit,      \* <<hop, cohort>>: the hop cannot complete that cohort; never changes
     up,         \* hops that can be reached
     dead,       \* hops that are lost for good
     opened,     \* the attempts so far: [chain, cohort]
@@ -49,7 +50,7 @@ VARIABLES
     fenced,     \* per attempt, the hops that have fenced it
     gone,       \* cohorts that cannot be had again
     calm
-vars == <<up, dead, opened, over, signed, sealed, out, got, fenced, lapsed, gone, calm>>
+vars == <<unfit, up, dead, opened, over, signed, sealed, out, got, fenced, lapsed, gone, calm>>
 
 Hops == Honest \cup Colluding
 Shared == 2 * MinimumHops - Cardinality(Hops)
@@ -70,11 +71,12 @@ Resumable(a) ==
     /\ \A h \in opened[a].chain : Free(h, opened[a].cohort)
 Completable(a) ==
     /\ opened[a].chain \subseteq up \ Colluding /\ opened[a].chain \cap (fenced[a] \cup lapsed[a]) = {}
-    /\ \A h \in opened[a].chain : Free(h, opened[a].cohort) /\ <<h, opened[a].cohort>> \notin Unfit
+    /\ \A h \in opened[a].chain : Free(h, opened[a].cohort) /\ <<h, opened[a].cohort>> \notin unfit
 
 ---------------------------------------------------------------------------
 
 Init ==
+    /\ unfit \in IF Spoilt THEN {{pair} : pair \in Honest \X Cohorts} ELSE {{}}
     /\ up = Hops /\ dead = {} /\ opened = <<>> /\ over = {} /\ sealed = {} /\ gone = {} /\ calm = FALSE
     /\ signed = [a \in Tries |-> {}] /\ out = [a \in Tries |-> {}]
     /\ got = [a \in Tries |-> {}] /\ fenced = [a \in Tries |-> {}] /\ lapsed = [a \in Tries |-> {}]
@@ -93,7 +95,7 @@ Open ==
         /\ MayOpen(chain, cohort)
         /\ ~calm => Newest < Attempts
         /\ calm => /\ Newest <= Attempts /\ chain \cap Colluding = {}
-                   /\ \A h \in chain : <<h, cohort>> \notin Unfit  \* that silo was left out, on evidence
+                   /\ \A h \in chain : <<h, cohort>> \notin unfit  \* that silo was left out, on evidence
                    /\ \A a \in Known : ~Resumable(a)
         /\ opened' = Append(opened, [chain |-> chain, cohort |-> cohort])
         /\ UNCHANGED <<up, dead, over, signed, sealed, out, got, fenced, lapsed, gone, calm>>
@@ -101,7 +103,7 @@ Open ==
 Sign(h) ==
     LET a == Newest IN
     /\ a > 0 /\ h \in up /\ h \in opened[a].chain \ (signed[a] \cup fenced[a])
-    /\ <<h, opened[a].cohort>> \notin Unfit
+    /\ <<h, opened[a].cohort>> \notin unfit
     /\ signed' = [signed EXCEPT ![a] = @ \cup {h}]
     /\ UNCHANGED <<up, dead, opened, over, sealed, out, got, fenced, lapsed, gone, calm>>
 
@@ -174,7 +176,7 @@ Trouble ==
     \/ \E h \in Colluding : Sign(h) \/ Release(h) \/ Deliver(h) \/ FalseFence(h)
     \/ \E h \in Honest : Cut(h) \/ Return(h) \/ Die(h) \/ Lapse(h)
 
-Next == ~Done /\ (Step \/ (~calm /\ Trouble))
+Next == ~Done /\ (Step \/ (~calm /\ Trouble)) /\ UNCHANGED unfit
 Spec == Init /\ [][Next]_vars
 FairSpec == Spec /\ WF_vars(Next /\ calm)
 
