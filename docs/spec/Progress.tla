@@ -28,12 +28,13 @@ CONSTANTS
     Tell,               \* an attempt is for the cohort that its hops are bound to
     Resume,             \* an attempt that was given up is completed once its hops are back
     PadsKept,           \* a hop that signed T keeps its pad till it fences or the model is stepped from
-    Fences,             \* hops fence attempts that were given up, and so make facts of others void
+    Fences,             \* hops fence attempts that were given up
+    Voids,              \* a fact is void once 2m - |P| other hops of its chain have fenced that attempt
     FenceEach,          \* a fence is for one attempt (FALSE: for all attempts up to it)
     AnswerFirst,        \* an attempt opens after its hops have fenced the earlier ones or shown their facts:
     EveryHopAnswers,    \* all of them (FALSE: one that does not answer may be in it all the same)
     SealLast,           \* the aggregator signs T last, and not once it has given the attempt up
-    Park,               \* an attempt whose T all have signed is fenced only for a hop that is lost
+    Park,               \* an attempt is parked from when all have signed T (FALSE: when a reveal is heard of)
     SignedFirst         \* a hop reveals after all hops of the chain have signed T
 
 VARIABLES
@@ -58,11 +59,13 @@ Tries == 1..(Attempts + 1)
 Newest == Len(opened)
 Known == 1..Newest
 
-Void(h, a) == Cardinality(fenced[a] \cap (opened[a].chain \ {h})) >= Shared
+Void(h, a) == Voids /\ Cardinality(fenced[a] \cap (opened[a].chain \ {h})) >= Shared
 Bound(h, a) == h \in out[a] /\ ~Void(h, a)
 Free(h, cohort) == \A a \in Known : Bound(h, a) => opened[a].cohort = cohort
 Ready(a) == opened[a].chain \subseteq signed[a] /\ (SealLast => a \in sealed)
 Lost(a) == opened[a].chain \cap (dead \cup Colluding) # {}
+\* Parked: fenced only on account of a hop that is lost, unless somebody has fenced it already.
+Parked(a) == fenced[a] = {} /\ (IF Park THEN Ready(a) ELSE out[a] \cap up # {})
 Done == \E a \in Known : opened[a].chain \subseteq got[a]
 
 Resumable(a) ==
@@ -138,7 +141,7 @@ Fence(h) ==
     \E a \in over :
         /\ Fences /\ h \in up /\ h \in opened[a].chain \ (out[a] \cup fenced[a])
         /\ FenceEach \/ \A b \in 1..a : h \notin out[b]
-        /\ Park /\ Ready(a) /\ fenced[a] = {} => Lost(a)
+        /\ Parked(a) => Lost(a)
         /\ calm => ~Resumable(a)
         /\ fenced' = [fenced EXCEPT ![a] = @ \cup {h}]
         /\ UNCHANGED <<up, dead, opened, over, signed, sealed, out, got, lapsed, gone, calm>>
