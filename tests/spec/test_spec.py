@@ -47,6 +47,8 @@ TWO_ROUNDS = {"Rounds": "2", "Records": "2", "Attempts": "1"}
 BARE = {"Records": "0"}
 # Two of three hops make a chain, and one may be lost.
 TWO = {"MinimumHops": "2", "Losses": "1"}
+# No cohort leaves, and an attempt is parked when a reveal is heard of.
+LATE = {"Park": OFF, "Leaving": OFF}
 # Three of four, one of which colludes.
 FOUR = hops(3, 1, 3) | {"Losses": "1"}
 
@@ -72,7 +74,7 @@ HOLD = [
     Check("progress, a hop lost", "Progress", hops(4, 0, 3) | {"Losses": "1"}, full=True),
     Check("progress, a hop colludes", "Progress", FOUR, full=True),
     Check("progress, a seed does not open", "Progress", {"Spoilt": "TRUE", "Leaving": OFF}, full=True),
-    Check("progress, parked late, but all cohorts stay", "Progress", TWO | {"Park": OFF, "Leaving": OFF}, full=True),
+    Check("progress, parked late, but all cohorts stay", "Progress", TWO | LATE | {"SealLast": OFF}, full=True),
     Check("restore, emptied twice", "Restore", {"Lives": "3"}, full=True),
 ]
 
@@ -105,9 +107,7 @@ BROKEN = [
         "NeverStuck",
         full=True,
     ),
-    Check(
-        "facts are never void", "Progress", TWO | {"Park": OFF, "Leaving": OFF, "Voids": OFF}, "NeverStuck", full=True
-    ),
+    Check("facts are never void", "Progress", TWO | LATE | {"Voids": OFF}, "NeverStuck", full=True),
     # What the model taught: readings of the rules that do not hold.
     Check(
         "facts of the first attempt alone",
@@ -115,10 +115,17 @@ BROKEN = [
         BARE | hops(3, 0, 2) | {"Attempts": "3", "FactsPerAttempt": OFF},
         "OneCohortPerModel",
     ),
+    Check(
+        "facts of the first attempt alone, three of four",
+        "Release",
+        BARE | {"Attempts": "3", "FactsPerAttempt": OFF},
+        "OneCohortPerModel",
+        full=True,
+    ),
     Check("silos step before the record counts", "Release", ONE | {"CountedFirst": OFF}, "OneHistory", full=True),
     Check("the aggregator signs T before the hops", "Progress", {"SealLast": OFF}, "NeverStuck", full=True),
     Check("parked only when a reveal is heard of", "Progress", {"Park": OFF}, "NeverStuck"),
-    Check("a clock takes pads", "Progress", {"PadsKept": OFF}, "NeverStuck", full=True),
+    Check("a clock takes pads", "Progress", {"Leaving": OFF, "PadsKept": OFF}, "NeverStuck", full=True),
     Check("fences up to an attempt", "Progress", TWO | {"FenceEach": OFF}, "NeverStuck", full=True),
     Check("opened without answers", "Progress", {"AnswerFirst": OFF}, "BoundAlike", full=True),
     Check("opened without a colluder's answer", "Progress", FOUR | {"EveryHopAnswers": OFF}, "BoundAlike", full=True),
