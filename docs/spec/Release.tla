@@ -257,5 +257,12 @@ OneHistory == \A one \in Counted, other \in Counted \cup {silo} : IsPrefix(one, 
 AppliedOnce ==
     \A one, other \in {r \in Counted : Last(r) # Abandoned} : Model(Front(one)) = Model(Front(other)) => one = other
 
+---------------------------------------------------------------------------
+(* What must be possible, lest the rest hold for want of anything happening: each of these has to fail. *)
+
+NeverTwoSteps == ~(Len(silo) = 2 /\ Abandoned \notin {silo[1], silo[2]} /\ silo[1] # silo[2])
+NeverAfterAbandoned == ~(Len(silo) = 2 /\ silo[1] = Abandoned /\ silo[2] # Abandoned)
+NeverVoid == \A h \in Honest : \A f, g \in facts[h] : Key(f) = Key(g) => f.cohort = g.cohort
+
 Symmetry == Permutations(Honest) \cup Permutations(Colluding) \cup Permutations(Cohorts)
 =============================================================================

@@ -134,6 +134,13 @@ BROKEN = [
     Check("heard, and yet bound to an earlier life", "Restore", {"HeardIsPromise": OFF}, "NeverStuck", full=True),
 ]
 
+# What must be possible, lest the rules hold for want of anything happening.
+REACHED = [
+    Check("two models in a row", "Release", TWO_ROUNDS, "NeverTwoSteps", full=True),
+    Check("a step after an abandoned round", "Release", TWO_ROUNDS, "NeverAfterAbandoned", full=True),
+    Check("another cohort after a fact is void", "Release", BARE, "NeverVoid", full=True),
+]
+
 # R1: one sum per model holds against 2m - |P| - 1 colluding hops, and not against one more.
 POOLS = [(3, 2), (4, 3), (5, 3), (5, 4)]
 TIGHT = [
@@ -192,6 +199,12 @@ def test_the_end_comes(check: Check, runs: Runs) -> None:
 
 @pytest.mark.parametrize("check", cases(BROKEN + [c for c in TIGHT if c.fails]))
 def test_without_a_rule_it_breaks(check: Check, runs: Runs) -> None:
+    found = runs[check].result()
+    assert found.violated == check.fails, found.text
+
+
+@pytest.mark.parametrize("check", cases(REACHED))
+def test_things_happen(check: Check, runs: Runs) -> None:
     found = runs[check].result()
     assert found.violated == check.fails, found.text
 
