@@ -16,9 +16,11 @@ from types import TracebackType
 import grpc
 
 from silomix.runtime.config.enrol import Value, init
-from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_federation, load_node
+from silomix.runtime.config.load import NodeConfig, Role, load_federation, load_node
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.protocol.federation import Federation, Policy
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.values import Scalar
 from silomix.runtime.net.transport import aggregator_stub, channel, metadata
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of

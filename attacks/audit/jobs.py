@@ -25,7 +25,7 @@ from silomix.attacks.views.view import Mode
 from silomix.models.simulation.simulate import simulate
 from silomix.runtime.config.load import Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.federation import Granularity, Policy
+from silomix.runtime.core.protocol.policy import Granularity, Policy
 from silomix.runtime.local import create
 
 Json = dict[str, Any]

@@ -16,7 +16,7 @@ from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Score, Ta
 from silomix.attacks.views.captured import CAPTURE, Scene
 from silomix.attacks.views.shadow import shadow_sets
 from silomix.attacks.views.view import View, reconstruct
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.task import Tensors
 
 LEAST = 10

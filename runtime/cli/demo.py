@@ -23,7 +23,7 @@ from rich.text import Text
 
 from silomix.runtime.cli.status import render
 from silomix.runtime.config.load import Role
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import INITIAL_MODEL, LocalFederation, create, interrupt_on_sigterm
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model

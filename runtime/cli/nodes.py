@@ -115,8 +115,8 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import MAX_SILOS, ConfigError, Role
-    from silomix.runtime.core.protocol.federation import Granularity, Policy
+    from silomix.runtime.config.load import ConfigError, Role
+    from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:

@@ -28,8 +28,6 @@ from silomix.runtime.config.load import (
     FEDERATION_FILE,
     FLAG,
     LEAST_SILOS,
-    MAX_SHUFFLERS,
-    MAX_SILOS,
     MQTT_KEYS,
     NAME,
     NODE_FILE,
@@ -39,12 +37,13 @@ from silomix.runtime.config.load import (
     ConfigError,
     Key,
     Role,
-    Scalar,
     load_identity,
     parse_federation,
 )
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.protocol.federation import Federation, Member, Policy
+from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.protocol.policy import MAX_SHUFFLERS, MAX_SILOS, Policy
+from silomix.runtime.core.values import Scalar
 
 __all__ = ["CertificateAuthority", "Value", "dump_federation", "init", "load_identity", "peer_name_from_cert"]
 

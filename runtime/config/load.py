@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,16 @@ from cryptography.hazmat.primitives.serialization import Encoding as KeyEncoding
 from cryptography.hazmat.primitives.serialization import PublicFormat, load_pem_private_key
 
 from silomix.runtime.core.errors import LocalFault, UserError
-from silomix.runtime.core.learning.optimise import Server
 from silomix.runtime.core.numbers.masks import Secret
-from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.protocol.federation import LEAST_COHORT, Federation, Granularity, Member, Policy, UpdateKind
+from silomix.runtime.core.numbers.plan import Encoding, Level
+from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.policy import KEYS, LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Granularity, Policy
+from silomix.runtime.core.values import OPTIONS, Kind, Scalar, one_of, text, whole
 
 FEDERATION_FILE = "federation.toml"
 NODE_FILE = "node.toml"
 LEAST_SILOS = LEAST_COHORT
-MAX_SILOS = 1000
-"""Upper bound of a roster. The protocol is made for up to 100; beyond 1,000 nothing has been measured."""
-MAX_SHUFFLERS = 100
-MAX_PRECISION = 18
-"""Decimal digits that one 64-bit integer holds."""
-MAX_SECONDS = 7 * 24 * 3600
-CHUNK_STEP = 16
-"""Full chunks hold a multiple of this many parameters, so that their planes end on a byte in any width."""
-MAX_CHUNK = 1 << 20
-
-Scalar = str | int | float | bool
-"""What a task option may be: what TOML, JSON and a keyword argument all have."""
 
 
 class ConfigError(UserError):
@@ -127,14 +115,6 @@ class NodeConfig:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a value may be: in words, for messages and comments, and as a function that raises ValueError."""
-
-    allowed: str
-    parse: Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
 class Key:
     """A key that a file may have: its kind, what it is for, and who has it."""
 
@@ -143,38 +123,6 @@ class Key:
     default: Any = None
     required: bool = False
     roles: tuple[Role, ...] = tuple(Role)
-
-
-def _whole(low: int, high: int, step: int = 1) -> Kind:
-    def parse(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high or value % step:
-            raise ValueError
-        return value
-
-    return Kind(f"a {f'multiple of {step}' if step > 1 else 'whole number'} from {low} to {high}", parse)
-
-
-def _number(allowed: str, holds: Callable[[float], bool]) -> Kind:
-    def parse(value: Any) -> float:
-        # A whole number becomes a float: 1 and 1.0 are the same policy and must have the same digest.
-        if type(value) not in (int, float) or not isfinite(value) or not holds(value):
-            raise ValueError
-        return float(value)
-
-    return Kind(allowed, parse)
-
-
-def _one_of(words: type[StrEnum]) -> Kind:
-    return Kind("one of " + ", ".join(f'"{word}"' for word in words), words)
-
-
-def _text(allowed: str, pattern: str = ".+", refused: tuple[str, ...] = ()) -> Kind:
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII) or value in refused:
-            raise ValueError
-        return value
-
-    return Kind(allowed, parse)
 
 
 def _flag(value: Any) -> bool:
@@ -202,17 +150,6 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(NAME.parse(name) for name in value)
 
 
-def _options(value: Any) -> dict[str, Scalar]:
-    if not isinstance(value, dict):
-        raise ValueError
-    for name, option in value.items():
-        if not name.isidentifier() or type(option) not in (str, int, float, bool):
-            raise ValueError
-        if not isinstance(option, str) and not (isfinite(option) and abs(option) < 1 << 63):
-            raise ValueError
-    return dict(value)
-
-
 def _raw(kind: type) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -223,28 +160,18 @@ def _raw(kind: type) -> Callable[[Any], Any]:
 
 
 # A name is a DNS name in the node's certificate. Every certificate is good for localhost, so nobody is called that.
-NAME = _text(
+NAME = text(
     '1 to 63 of a-z, 0-9 and "-", neither first nor last a "-", and not "localhost"',
     "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?",
     refused=("localhost",),
 )
 NAMES = Kind("a list of names, none twice", _names)
-PATH = _text("a path, relative to this file", r"[^\x00-\x1f]+")
+PATH = text("a path, relative to this file", r"[^\x00-\x1f]+")
 ADDRESS = Kind('host:port, such as "10.0.0.5:7000", "hop.example.org:7000" or "[::1]:7000"', _address)
 PUBLIC_KEY = Kind("an Ed25519 public key, 32 bytes as 64 hex digits", _hex_key)
 FLAG = Kind("true or false", _flag)
-SECONDS = _whole(1, MAX_SECONDS)
-SHARE = _number("a number above 0 and at most 1", lambda x: 0 < x <= 1)
-POSITIVE = _number("a finite number above 0", lambda x: x > 0)
-FADING = _number("a number from 0 to below 1", lambda x: 0 <= x < 1)
-LIMIT = _number("a finite number from 0", lambda x: x >= 0)
-OPTIONS = Kind("a table of names with strings, booleans or numbers below 2^63", _options)
 TABLE = Kind("a table", _raw(dict))
 TABLES = Kind("an array of tables", _raw(list))
-GROUP = Kind(
-    f"0, or a whole number from {LEAST_COHORT} to {MAX_SILOS}",
-    lambda value: _whole(LEAST_COHORT, MAX_SILOS).parse(value) if value or type(value) is not int else 0,
-)
 
 # --- the keys that exist ----------------------------------------------------------------------------------------------
 
@@ -270,75 +197,12 @@ MEMBER_KEYS: Mapping[str, Key] = {
 
 SILO_KEYS: Mapping[str, Key] = {name: key for name, key in MEMBER_KEYS.items() if name != "address"}
 
-POLICY_KEYS: Mapping[str, Key] = {
-    "task": Key(
-        _text('"package.module:factory"', r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"), "What silos train: a Python factory."
-    ),
-    "rounds": Key(_whole(1, 1_000_000), "Rounds until the federation is done."),
-    "precision": Key(
-        _whole(1, MAX_PRECISION), "Decimal digits kept of a value within its bound. The int8 quantiser ignores it."
-    ),
-    "quantiser": Key(_one_of(Quantiser), "How a value becomes an integer: by decimal digits, or as one signed byte."),
-    "encoding": Key(
-        _one_of(Encoding),
-        "How moduli are chosen: for the fewest packed bits (counts), or as the paper's Alg. 1 or its tables have it.",
-    ),
-    "level": Key(
-        _one_of(Level),
-        "Whom a silo has to trust: every hop (trusted), or one hop that keeps to the protocol (semi-honest). "
-        "Level malicious is not available yet.",
-    ),
-    "update": Key(_one_of(UpdateKind), "What a silo sends: the change to the global model, or its trained weights."),
-    "bound": Key(
-        _number("a finite number above 0", lambda x: x > 0), "Magnitude that values are scaled by and clipped to."
-    ),
-    "weight_levels": Key(
-        _whole(1, 1_000_000), "1 for the plain mean; W > 1 weighs a silo by its examples, at most W, untold."
-    ),
-    "headroom": Key(_whole(0, 64), "Bits of range beyond the largest honest sum, so that an overflow shows."),
-    "granularity": Key(
-        _one_of(Granularity),
-        "What leaves the chain. Only sum protects; the others are what the paper compares with, at level trusted.",
-    ),
-    "minimum_cohort": Key(
-        GROUP, "Silos that a released sum holds at least; 0 for a majority of the roster. Every hop counts for itself."
-    ),
-    "cohort_step": Key(
-        _whole(0, MAX_SILOS),
-        "Silos by which two successive cohorts differ at least, if they differ at all; 0 for any difference. A step "
-        "keeps the difference of two sums from being one silo's, and costs rounds when a single silo is missing.",
-    ),
-    "quorum": Key(SHARE, "Share of the invited silos that closes the cohort before the deadline."),
-    "minimum_hops": Key(
-        _whole(0, MAX_SHUFFLERS),
-        "Hops that a chain has at least; 0 for the whole pool. With m of p hops a round holds against 2m - p - 1 that "
-        "collude with the aggregator.",
-    ),
-    "deadline_s": Key(SECONDS, "Seconds that silos have to train and submit, from the announcement."),
-    "release_s": Key(SECONDS, "Seconds that the chain has to deliver after the cohort has closed."),
-    "attempts": Key(_whole(1, 100), "Tries at a round before it is abandoned."),
-    "group_size": Key(GROUP, "Silos per group if one sum per group leaves the chain; 0 for one sum over all."),
-    "subsample": Key(SHARE, "Share of the roster that is invited to a round."),
-    "chunk_parameters": Key(_whole(CHUNK_STEP, MAX_CHUNK, CHUNK_STEP), "Parameters in one chunk of a body."),
-    "server": Key(
-        _one_of(Server),
-        "How the next model is made of a round's mean: the mean itself, or a step of momentum, adam or yogi along it.",
-    ),
-    "server_lr": Key(POSITIVE, "Rate of the server's step; 1 takes the mean as it is."),
-    "server_momentum": Key(FADING, "What is kept of the last direction, for momentum, adam and yogi."),
-    "server_beta2": Key(FADING, "What is kept of the last scale, for adam and yogi."),
-    "server_epsilon": Key(POSITIVE, "Keeps the steps of adam and yogi finite."),
-    "clip_norm": Key(LIMIT, "Largest Euclidean norm of a silo's update, a longer one is scaled down; 0 for no limit."),
-    "noise_multiplier": Key(
-        LIMIT, "Noise in a sum, as a multiple of clip_norm: differential privacy for whole silos. 0 for none."
-    ),
-    "task_options": Key(OPTIONS, "Arguments of the factory, the same at every silo."),
-}
+POLICY_KEYS: Mapping[str, Key] = {name: Key(key.kind, key.what, key.default) for name, key in KEYS.items()}
 
 _SERVERS = (Role.AGGREGATOR, Role.SHUFFLER)
 
 NODE_KEYS: Mapping[str, Key] = {
-    "role": Key(_one_of(Role), "What this node is.", required=True),
+    "role": Key(one_of(Role), "What this node is.", required=True),
     "name": Key(NAME, "Its name in the federation file.", required=True),
     "federation": Key(PATH, "This node's own copy of the federation file.", required=True),
     "directory": Key(PATH, "Where it keeps its state: a disk that survives restarts and is never backed up.", "state"),
@@ -347,9 +211,9 @@ NODE_KEYS: Mapping[str, Key] = {
     "key": Key(PATH, "Private key of the certificate, PEM, mode 600."),
     "insecure": Key(FLAG, "true to go without TLS, if the federation file says so too.", default=False),
     "listen": Key(ADDRESS, "Where to listen, if that is not the address on the roster.", roles=_SERVERS),
-    "metrics_port": Key(_whole(0, 65535), "Port of the Prometheus metrics; 0 for none.", default=0),
+    "metrics_port": Key(whole(0, 65535), "Port of the Prometheus metrics; 0 for none.", default=0),
     "metrics_host": Key(
-        _text("an address of this host"), "Address of the metrics; 0.0.0.0 for all networks.", default="127.0.0.1"
+        text("an address of this host"), "Address of the metrics; 0.0.0.0 for all networks.", default="127.0.0.1"
     ),
     "metrics_training": Key(
         FLAG,
@@ -361,7 +225,7 @@ NODE_KEYS: Mapping[str, Key] = {
         NAMES, "Shufflers without which this silo does not submit: its own.", default=(), roles=(Role.SILO,)
     ),
     "capture": Key(PATH, "Where to record what this node sees, for an audit. Attack material."),
-    "log": Key(_one_of(LogFormat), "For a person or for a collector.", default=LogFormat.CONSOLE),
+    "log": Key(one_of(LogFormat), "For a person or for a collector.", default=LogFormat.CONSOLE),
     "initial_model": Key(PATH, "Model to begin with, safetensors.", roles=(Role.AGGREGATOR,)),
     "evaluate": Key(
         FLAG,
@@ -386,13 +250,13 @@ NODE_KEYS: Mapping[str, Key] = {
 }
 
 MQTT_KEYS: Mapping[str, Key] = {
-    "host": Key(_text("a host name or an address", r"[A-Za-z0-9.:-]+"), "Where the broker is.", required=True),
-    "port": Key(_whole(1, 65535), "Its port.", default=8883),
+    "host": Key(text("a host name or an address", r"[A-Za-z0-9.:-]+"), "Where the broker is.", required=True),
+    "port": Key(whole(1, 65535), "Its port.", default=8883),
     "tls": Key(FLAG, "false to speak in clear, as to a broker on this host.", default=True),
     "anchor": Key(PATH, "Certificates that vouch for the broker, PEM, if those of the federation do not."),
     "certificate": Key(PATH, "Certificate to show to the broker, PEM, if not this node's own."),
     "key": Key(PATH, "Private key of that certificate, PEM, mode 600."),
-    "username": Key(_text("a name", r"[^\x00-\x1f]*"), "Name to log in with, if certificates do not do.", default=""),
+    "username": Key(text("a name", r"[^\x00-\x1f]*"), "Name to log in with, if certificates do not do.", default=""),
     "password_file": Key(PATH, "File with the password, mode 600."),
 }
 
@@ -454,8 +318,8 @@ def _show(value: object) -> str:
         return "a table"
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
 def _read(path: Path) -> bytes:
@@ -465,9 +329,9 @@ def _read(path: Path) -> bytes:
         raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None
 
 
-def _parse(text: str, file: Path) -> dict[str, Any]:
+def _parse(content: str, file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(content)
     except (ValueError, RecursionError) as error:  # also a number or a nesting that Python will not read
         raise ConfigError(file, "", f"is not TOML: {error}") from None
 
@@ -485,13 +349,11 @@ def load_federation(path: Path) -> Federation:
     return parse_federation(_decode(_read(file), file), file)
 
 
-def parse_federation(text: str, file: Path, anchor: bytes | None = None) -> Federation:
+def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> Federation:
     """Check the text of a federation file; the anchor is read from beside the file unless it is given."""
     where = _Where(file, places=_PLACES)
-    top = where.take(_parse(text, file), FEDERATION_KEYS)
-    defaults = Policy()
-    policy_keys = {name: Key(key.kind, key.what, default=getattr(defaults, name)) for name, key in POLICY_KEYS.items()}
-    policy = Policy(**where.under("policy").take(top["policy"], policy_keys))
+    top = where.take(_parse(content, file), FEDERATION_KEYS)
+    policy = Policy(**where.under("policy").take(top["policy"], POLICY_KEYS))
     federation = Federation(
         name=top["name"],
         aggregator=Member(**where.under("aggregator").take(top["aggregator"], MEMBER_KEYS)),

@@ -11,12 +11,12 @@ import grpc
 from silomix.runtime.config.load import ConfigError, NodeConfig
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.learning.noise_account import spent
-from silomix.runtime.core.learning.optimise import combine, step
+from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.numbers.codec import Array
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.federation import UpdateKind
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import wire_encoding
 from silomix.runtime.net.transport import (
     SERVICES,
@@ -66,7 +66,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.data = self._load(newest)
         self.schema, self.tensors = read_model(self.data)
         self.model = model_digest(self.schema, self.tensors)
-        self.optimiser = self.federation.policy.optimiser
+        self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None

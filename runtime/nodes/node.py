@@ -19,9 +19,9 @@ from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.load import NodeConfig, load_identity
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import wire_bits
-from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Machine, Remember
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.net.framing import read_chunk
 from silomix.runtime.net.transport import Context, Tls, caller, channel, metadata, refuse
 from silomix.runtime.observe.events import Events

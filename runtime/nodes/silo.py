@@ -20,9 +20,9 @@ from silomix.runtime.core.numbers.codec import Array, Clips, Codec
 from silomix.runtime.core.numbers.masks import mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import silo as core
-from silomix.runtime.core.protocol.federation import UpdateKind
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import layout, wire_encoding
 from silomix.runtime.net.framing import BODY, chunk_frame
 from silomix.runtime.net.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload

@@ -19,7 +19,6 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from silomix.runtime.config.enrol import CertificateAuthority, dump_federation, init, load_identity, peer_name_from_cert
 from silomix.runtime.config.load import (
-    MAX_SILOS,
     NODE_KEYS,
     POLICY_KEYS,
     ConfigError,
@@ -30,10 +29,10 @@ from silomix.runtime.config.load import (
     load_node,
 )
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.learning.optimise import Server
 from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.protocol.federation import Federation, Granularity, Policy, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy, Server, UpdateKind
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")

@@ -14,7 +14,7 @@ from silomix.runtime.capture.format import CaptureError
 from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.load import ConfigError, Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2
 

@@ -19,7 +19,8 @@ from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec, Layout
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Federation, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2, services_pb2
 

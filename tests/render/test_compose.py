@@ -9,7 +9,7 @@ import yaml
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.config.broker import write_broker
 from silomix.runtime.config.load import Role, load_node
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import create
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
