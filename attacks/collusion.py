@@ -22,7 +22,8 @@ from silomix.attacks.views.captured import CAPTURE, Scene
 from silomix.attacks.views.view import View, checked
 from silomix.runtime.capture.format import Direction
 from silomix.runtime.capture.reader import read
-from silomix.runtime.config.load import NodeConfig, Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.masks import Secret, mask_stream, unseal
 from silomix.runtime.core.protocol import aggregator, shuffler

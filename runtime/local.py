@@ -16,7 +16,8 @@ from types import TracebackType
 import grpc
 
 from silomix.runtime.config.enrol import Value, init
-from silomix.runtime.config.load import NodeConfig, Role, load_federation, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.policy import Policy
@@ -26,7 +27,7 @@ from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import write_model
 from silomix.runtime.task import load_task
 from silomix.v1 import services_pb2

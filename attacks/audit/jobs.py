@@ -23,7 +23,7 @@ from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.simulated import view_of
 from silomix.attacks.views.view import Mode
 from silomix.models.simulation.simulate import simulate
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
 from silomix.runtime.core.protocol.policy import Granularity, Policy
 from silomix.runtime.local import create

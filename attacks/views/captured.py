@@ -18,12 +18,12 @@ import numpy.typing as npt
 from silomix.attacks.sia import AttackError, Victim
 from silomix.attacks.views.view import View
 from silomix.runtime.capture.evidence import Evidence, evidence
-from silomix.runtime.config.load import FEDERATION_FILE, load_federation, load_node
+from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.core.numbers.codec import Array, Codec, Schema
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
-from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.store.home import FEDERATION_FILE, INITIAL_MODEL
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
 from silomix.runtime.task import Tensors, load_task

@@ -32,7 +32,7 @@ def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor
 def export(args: argparse.Namespace) -> int:
     """Handle `silomix model export`."""
     from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.store.journal import write_atomically
+    from silomix.runtime.store.files import write_atomically
     from silomix.runtime.task import load_task
 
     task = None

@@ -30,11 +30,12 @@ from rich.table import Table
 from silomix.runtime.bench.network import own_network
 from silomix.runtime.bench.workers import CHECKED, VectorTask
 from silomix.runtime.config.enrol import init
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import chunk_for
 from silomix.runtime.core.protocol.policy import Policy
-from silomix.runtime.local import INITIAL_MODEL, interrupt_on_sigterm
+from silomix.runtime.local import interrupt_on_sigterm
+from silomix.runtime.store.home import INITIAL_MODEL
 from silomix.runtime.store.modelfile import write_model
 
 START_S = 180

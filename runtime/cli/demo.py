@@ -22,9 +22,10 @@ from rich.live import Live
 from rich.text import Text
 
 from silomix.runtime.cli.status import render
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.protocol.policy import Policy
-from silomix.runtime.local import INITIAL_MODEL, LocalFederation, create, interrupt_on_sigterm
+from silomix.runtime.local import LocalFederation, create, interrupt_on_sigterm
+from silomix.runtime.store.home import INITIAL_MODEL
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import services_pb2

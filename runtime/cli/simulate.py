@@ -76,7 +76,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _simulate(args: argparse.Namespace) -> int:
     from silomix.models.simulation.record import Record
     from silomix.models.simulation.simulate import simulate
-    from silomix.runtime.config.load import ConfigError
+    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.core.learning.optimise import Optimiser
     from silomix.runtime.local import interrupt_on_sigterm
     from silomix.runtime.task import load_task
@@ -121,7 +121,9 @@ def _simulate(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> "tuple[Federation | None, Policy, int]":
     """Return what to simulate: a federation's file, or a policy from the options, checked as a file's is."""
     from silomix.runtime.cli.nodes import read_options
-    from silomix.runtime.config.load import LEAST_SILOS, POLICY_KEYS, ConfigError, load_federation
+    from silomix.runtime.config.keys import POLICY_KEYS
+    from silomix.runtime.config.load import LEAST_SILOS, load_federation
+    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.core.protocol.policy import MAX_SILOS, Policy
 
     given = {name: value for name, value in vars(args).items() if name in POLICY_KEYS and value is not None}

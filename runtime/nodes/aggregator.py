@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import grpc
 
-from silomix.runtime.config.load import ConfigError, NodeConfig
+from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
@@ -36,7 +37,7 @@ from silomix.runtime.nodes.passage import Partition, Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
 from silomix.runtime.observe.metrics import HopState
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, load_task
 from silomix.v1 import services_pb2

@@ -16,7 +16,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.capture.writer import Capture
-from silomix.runtime.config.load import NodeConfig, load_identity
+from silomix.runtime.config.certificates import load_identity
+from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.protocol.identity import Identity

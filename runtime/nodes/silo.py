@@ -30,7 +30,7 @@ from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.node import Driver, Outbox
 from silomix.runtime.nodes.rows import baseline
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2

@@ -6,17 +6,19 @@ group can read. So a first container copies them, with mode 600, into memory tha
 
 from typing import Any
 
-from silomix.runtime.config.enrol import (
-    CERTIFICATE_FILE,
-    CERTIFICATE_KEY_FILE,
-    IDENTITY_FILE,
-    node_text,
-)
-from silomix.runtime.config.load import FEDERATION_FILE, NODE_KEYS, Role
-from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.config.enrol import node_text
+from silomix.runtime.config.keys import NODE_KEYS
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.render.capacity import MIB, needs, place_of
 from silomix.runtime.render.network import FEDERATION_LABEL, ROLE_LABEL, node_labels
 from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, USER, RenderError, Source
+from silomix.runtime.store.home import (
+    CERTIFICATE_FILE,
+    CERTIFICATE_KEY_FILE,
+    FEDERATION_FILE,
+    IDENTITY_FILE,
+    INITIAL_MODEL,
+)
 
 Document = dict[str, Any]
 

@@ -17,17 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from silomix.runtime.config.enrol import CertificateAuthority, dump_federation, init, load_identity, peer_name_from_cert
-from silomix.runtime.config.load import (
-    NODE_KEYS,
-    POLICY_KEYS,
-    ConfigError,
-    LogFormat,
-    NodeConfig,
-    Role,
-    load_federation,
-    load_node,
-)
+from silomix.runtime.config.authority import CertificateAuthority
+from silomix.runtime.config.certificates import load_identity, peer_name_from_cert
+from silomix.runtime.config.enrol import dump_federation, init
+from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS, LogFormat
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
 from silomix.runtime.core.protocol.federation import Federation
@@ -623,7 +619,7 @@ def test_a_certificate_that_peers_would_refuse_is_found_at_the_start(
     load_node(home / "silo-01")
     reissue(home, stranger, "silo-02")
     assert "the common name and the DNS name silo-01" in str(error_of(load_node, home / "silo-01"))
-    monkeypatch.setattr("silomix.runtime.config.enrol.CERTIFICATE_DAYS", 0)
+    monkeypatch.setattr("silomix.runtime.config.authority.CERTIFICATE_DAYS", 0)
     reissue(home, stranger, "silo-01")
     assert "ran out on" in str(error_of(load_node, home / "silo-01"))
 

@@ -12,8 +12,10 @@ import grpc
 import numpy as np
 from tests.nodes.toy import Toy
 
+from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.enrol import Value
-from silomix.runtime.config.load import NodeConfig, Role, load_identity, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import mask_stream

@@ -14,7 +14,7 @@ from tests.nodes.toy import Toy
 
 from silomix.runtime.capture.format import Direction, Record
 from silomix.runtime.capture.reader import read
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec, Layout
 from silomix.runtime.core.numbers.packing import Residues
