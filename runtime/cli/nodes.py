@@ -200,10 +200,10 @@ def _model_init(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation, load_node
     from silomix.runtime.local import initial_model
     from silomix.runtime.store.files import write_atomically
-    from silomix.runtime.store.home import INITIAL_MODEL
+    from silomix.runtime.store.home import INITIAL_MODEL, NODE_FILE
 
     home = args.config if args.config.is_dir() else args.config.parent
-    federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
+    federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
     out = args.out or home / INITIAL_MODEL
     write_atomically(out, initial_model(federation.policy))
     sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")

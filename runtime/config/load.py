@@ -31,7 +31,7 @@ from silomix.runtime.core.numbers.plan import Encoding, Level
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Granularity, Policy
 from silomix.runtime.core.values import Scalar
-from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE
+from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
 
 LEAST_SILOS = LEAST_COHORT
 
@@ -79,6 +79,11 @@ class NodeConfig:
     linger: bool
     task_options: Mapping[str, Scalar]
     mqtt: Broker | None
+
+    @property
+    def state(self) -> State:
+        """Where each thing lies that the node keeps."""
+        return State(self.directory)
 
     @property
     def options(self) -> dict[str, Scalar]:

@@ -59,7 +59,7 @@ class Node:
         self.log = Log(config.name)
         if self.tls is None:
             self.log.warning("NO TLS: anybody on the network can read and forge everything; for experiments only")
-        self.journal = Journal(config.directory / "journal.sqlite")
+        self.journal = Journal(config.state.journal)
         self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
         self.events = Events(config, self.log, self.metrics)
         self.metrics.on_rejected = self.events.refused

@@ -50,7 +50,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
         for fact in read_silo(self.journal):
             self.core.recall(fact)
-        self.frozen = config.directory / "frozen"
+        self.frozen = config.state.frozen
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
         self._body: tuple[Path, Bytes] | None = None
@@ -189,7 +189,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             for _ in codec.encode(update, weight=weight, clips=clips, noise=noise, body=body):
                 pass
         if self.config.keep_updates:
-            kept = self.config.directory / f"update-{manifest.round}.safetensors"
+            kept = self.config.state.update(manifest.round)
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
         self.metrics.clipped(clips.total)
@@ -272,8 +272,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         parameters = manifest.schema.parameters
         self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
-        path = self.config.directory / "last-body.json"
-        await self.work(path.write_text, json.dumps(figures))
+        await self.work(self.config.state.last_body.write_text, json.dumps(figures))
 
 
 def _announced_model(data: bytes, manifest: Manifest) -> dict[str, Array]:

@@ -27,8 +27,8 @@ from silomix.runtime.store.home import (
     CERTIFICATE_KEY_FILE,
     FEDERATION_FILE,
     IDENTITY_FILE,
-    INITIAL_MODEL,
     NODE_FILE,
+    Home,
 )
 from silomix.runtime.store.modelfile import read_model
 
@@ -123,7 +123,7 @@ def load_source(path: Path, parameters: int | None = None) -> Source:
     if not federation.anchor:
         raise RenderError(f"{file}: tls.insecure: a federation without TLS is for one machine; make one with TLS")
     if parameters is None:
-        model = file.parent / federation.aggregator.name / INITIAL_MODEL
+        model = Home(file.parent / federation.aggregator.name).initial_model
         parameters = read_model(model.read_bytes())[0].parameters if model.is_file() else MEASURED_PARAMETERS
     return Source(file, federation, parameters)
 

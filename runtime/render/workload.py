@@ -13,6 +13,7 @@ from silomix.runtime.render.capacity import MIB, needs, place_of
 from silomix.runtime.render.network import FEDERATION_LABEL, ROLE_LABEL, node_labels
 from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, USER, RenderError, Source
 from silomix.runtime.store.home import (
+    CAPTURE_DIRECTORY,
     CERTIFICATE_FILE,
     CERTIFICATE_KEY_FILE,
     FEDERATION_FILE,
@@ -70,7 +71,7 @@ def node_settings(name: str, role: Role, source: Source) -> str:
     """Write the node's file: its own settings, with the places that a pod has."""
     own = {key: value for key, value in source.settings(name).items() if key != "task_options"}
     if "capture" in own:
-        own["capture"] = f"{STATE_PATH}/capture"
+        own["capture"] = f"{STATE_PATH}/{CAPTURE_DIRECTORY}"
     for key in MQTT_FILES:
         if (path := own.get("mqtt", {}).get(key)) and not path.startswith("/"):
             raise RenderError(

@@ -65,6 +65,10 @@ class State:
         """A silo's update in clear, where its configuration keeps them for tests."""
         return self.directory / f"update-{round_}.safetensors"
 
+    def updates(self) -> dict[int, Path]:
+        """The updates in clear that are here, by round."""
+        return {int(path.stem.rpartition("-")[2]): path for path in self.directory.glob("update-*.safetensors")}
+
     @property
     def last_body(self) -> Path:
         """The size of a silo's last body, as it counted it."""

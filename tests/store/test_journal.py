@@ -13,7 +13,6 @@ import pytest
 
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.store import journal as module
-from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.journal import Journal, JournalError
 
 
@@ -183,26 +182,3 @@ def test_a_full_disk_fails_closed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     assert [r for r, _, _ in journal.facts("released")] == [1, 3]
     journal.close()
-
-
-def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    for data in (b"one", bytearray(b"a longer one"), memoryview(b"two"), b""):
-        write_atomically(path, bytes(data) if isinstance(data, bytearray) else data)
-        assert path.read_bytes() == bytes(data)
-        assert mode(path) == 0o600
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "model"
-    write_atomically(path, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
