@@ -16,20 +16,23 @@ from types import TracebackType
 import grpc
 
 from silomix.runtime.config.enrol import Value, init
-from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_federation, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.protocol.federation import Federation, Policy
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.values import Scalar
 from silomix.runtime.net.transport import aggregator_stub, channel, metadata
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
+from silomix.runtime.store.home import INITIAL_MODEL, Home
 from silomix.runtime.store.modelfile import write_model
 from silomix.runtime.task import load_task
 from silomix.v1 import services_pb2
 
-INITIAL_MODEL = "initial.safetensors"
 STOP_S = 10.0
 NODES: dict[Role, type[Node]] = {
     Role.AGGREGATOR: AggregatorNode,
@@ -75,7 +78,7 @@ def create(
         listen_host=listen_host,
         base_port=base_port,
     )
-    write_atomically(directory / federation.aggregator.name / INITIAL_MODEL, model)
+    write_atomically(Home(directory / federation.aggregator.name).initial_model, model)
     return federation
 
 
@@ -137,7 +140,7 @@ class LocalFederation:
 
     def log(self, name: str) -> Path:
         """Where a node's output goes."""
-        return self.directory / name / "log.txt"
+        return Home(self.directory / name).log
 
     async def __aenter__(self) -> "LocalFederation":
         try:
@@ -159,7 +162,7 @@ class LocalFederation:
         role = role or ("silo" if name in self.federation.silo_names else "shuffler")
         command = [sys.executable, "-m", "silomix.runtime.cli", role, "--config", str(self.directory / name)]
         if name in self.capture:
-            command += ["--capture", str(self.directory / name / "capture")]
+            command += ["--capture", str(Home(self.directory / name).capture)]
         return command
 
     async def start(self, name: str) -> None:

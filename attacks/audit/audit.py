@@ -23,7 +23,7 @@ from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.sia import PER_SILO, Outcome, pooled
 from silomix.attacks.views.view import EXPOSED, MEANINGS, Mode
 from silomix.runtime.core.numbers.plan import Encoding, Level, plan
-from silomix.runtime.core.protocol.federation import Granularity, Policy
+from silomix.runtime.core.protocol.policy import Granularity, Policy
 
 SILOS = 10
 ALPHA = 0.1

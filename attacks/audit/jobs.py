@@ -23,10 +23,11 @@ from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.simulated import view_of
 from silomix.attacks.views.view import Mode
 from silomix.models.simulation.simulate import simulate
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.federation import Granularity, Policy
+from silomix.runtime.core.protocol.policy import Granularity, Policy
 from silomix.runtime.local import create
+from silomix.runtime.store.home import CAPTURE_DIRECTORY, Home
 
 Json = dict[str, Any]
 
@@ -125,7 +126,7 @@ def real(place: str, granularity: str, level: str, seed: int, rounds: int, silos
         deadline_s=300,
         release_s=120,
     )
-    settings = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}
+    settings = {role: {"capture": CAPTURE_DIRECTORY} for role in (Role.AGGREGATOR, Role.SHUFFLER)}
     home = Path(place) / f"{granularity}-{level}"
     with quiet():
         create(home, silos, hops, policy=policy, name="audit", settings={**settings, Role.SILO: {"keep_updates": True}})
@@ -153,7 +154,7 @@ def judged(home: Path, seed: int = 1) -> Json:
     if kept := list(scene.kept()):
         found["unprotected"] = seen.attack(kept).json()
     summed = federation.policy.granularity is Granularity.SUM
-    if summed and (home / federation.chain[0] / "capture").exists():
+    if summed and Home(home / federation.chain[0]).capture.exists():
         found["all_collude"] = seen.attack(opened(scene)).json()
         if federation.policy.level is not Level.TRUSTED:
             found["all_but_one"] = seen.attack(opened(scene, federation.chain[:-1])).json()
@@ -162,7 +163,7 @@ def judged(home: Path, seed: int = 1) -> Json:
 
 def _bits(scene: Scene) -> float | None:
     """Bits per parameter that a silo sent, as it counted them on the wire."""
-    path = scene.home / scene.federation.silo_names[0] / "state" / "last-body.json"
+    path = Home(scene.home / scene.federation.silo_names[0]).state.last_body
     return float(json.loads(path.read_text())["bits_per_parameter"]) if path.exists() else None
 
 

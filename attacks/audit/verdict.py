@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Score, Targets, Victim, draw_targets, outcome
-from silomix.attacks.views.captured import CAPTURE, Scene
+from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.shadow import shadow_sets
 from silomix.attacks.views.view import View, reconstruct
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.store.home import Home
 from silomix.runtime.task import Tensors
 
 LEAST = 10
@@ -111,7 +112,7 @@ def verdict(federation_dir: Path, *, seed: int = 1) -> Verdict:
     torch.set_num_threads(1)
     scene = Scene(federation_dir)
     watcher = look(scene, seed)
-    capture = federation_dir / scene.federation.aggregator.name / CAPTURE
+    capture = Home(federation_dir / scene.federation.aggregator.name).capture
     kept = list(scene.kept())
     if not kept:
         raise AttackError(f"{federation_dir}: no silo kept its updates (keep_updates), so there is nothing to compare")

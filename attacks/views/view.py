@@ -19,7 +19,7 @@ from torch import nn
 from silomix.attacks.remap import By, head_of, remap_layers, remap_models, remap_parameters
 from silomix.attacks.sia import AttackError, Records
 from silomix.runtime.core.numbers.codec import Schema
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.task import Tensors
 
 Rows = npt.NDArray[np.float32]

@@ -18,7 +18,7 @@ from silomix.attacks.audit.report import page
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.local import interrupt_on_sigterm
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 
 NAMES = {
     "campaign": "source inference",

@@ -115,8 +115,9 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import MAX_SILOS, ConfigError, Role
-    from silomix.runtime.core.protocol.federation import Granularity, Policy
+    from silomix.runtime.config.kinds import Role
+    from silomix.runtime.config.tables import ConfigError
+    from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:
@@ -180,7 +181,8 @@ def _given(**settings: str | int) -> dict[str, str | int]:
 
 def _broker(address: str) -> dict[str, str | int]:
     """The host and port of a broker; the nodes show it the certificates that they have."""
-    from silomix.runtime.config.load import MQTT_KEYS, ConfigError
+    from silomix.runtime.config.keys import MQTT_KEYS
+    from silomix.runtime.config.tables import ConfigError
 
     if not address:
         return {}
@@ -196,11 +198,12 @@ def _broker(address: str) -> dict[str, str | int]:
 
 def _model_init(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.local import INITIAL_MODEL, initial_model
-    from silomix.runtime.store.journal import write_atomically
+    from silomix.runtime.local import initial_model
+    from silomix.runtime.store.files import write_atomically
+    from silomix.runtime.store.home import INITIAL_MODEL, NODE_FILE
 
     home = args.config if args.config.is_dir() else args.config.parent
-    federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
+    federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
     out = args.out or home / INITIAL_MODEL
     write_atomically(out, initial_model(federation.policy))
     sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")
@@ -209,7 +212,7 @@ def _model_init(args: argparse.Namespace) -> int:
 
 def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
     """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
-    from silomix.runtime.config.load import ConfigError
+    from silomix.runtime.config.tables import ConfigError
 
     options: dict[str, str | int | float | bool] = {}
     for pair in pairs:
@@ -224,7 +227,9 @@ def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
 
 
 def _node(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import ConfigError, Role, load_node
+    from silomix.runtime.config.kinds import Role
+    from silomix.runtime.config.load import load_node
+    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.local import make_node
     from silomix.runtime.nodes.memory import give_back
 

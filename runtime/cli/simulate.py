@@ -16,7 +16,8 @@ from silomix.runtime.core.numbers.plan import Level, Quantiser
 
 if TYPE_CHECKING:
     from silomix.models.simulation.record import Record
-    from silomix.runtime.core.protocol.federation import Federation, Policy
+    from silomix.runtime.core.protocol.federation import Federation
+    from silomix.runtime.core.protocol.policy import Policy
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -75,7 +76,8 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _simulate(args: argparse.Namespace) -> int:
     from silomix.models.simulation.record import Record
     from silomix.models.simulation.simulate import simulate
-    from silomix.runtime.config.load import ConfigError
+    from silomix.runtime.config.tables import ConfigError
+    from silomix.runtime.core.learning.optimise import Optimiser
     from silomix.runtime.local import interrupt_on_sigterm
     from silomix.runtime.task import load_task
 
@@ -88,7 +90,7 @@ def _simulate(args: argparse.Namespace) -> int:
         raise ConfigError(Path("--delta"), "", f"found {args.delta}; give a number between 0 and 1")
     workers = args.workers or min(len(os.sched_getaffinity(0)), silos)
     task = load_task(policy.task, policy.task_options)  # before anything is written
-    schema, optimiser = task.schema(), policy.optimiser
+    schema, optimiser = task.schema(), Optimiser.of(policy)
     interrupt_on_sigterm()
     with ExitStack() as stack:
         record = stack.enter_context(Record(args.out, settings))
@@ -119,8 +121,10 @@ def _simulate(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> "tuple[Federation | None, Policy, int]":
     """Return what to simulate: a federation's file, or a policy from the options, checked as a file's is."""
     from silomix.runtime.cli.nodes import read_options
-    from silomix.runtime.config.load import LEAST_SILOS, MAX_SILOS, POLICY_KEYS, ConfigError, load_federation
-    from silomix.runtime.core.protocol.federation import Policy
+    from silomix.runtime.config.keys import POLICY_KEYS
+    from silomix.runtime.config.load import LEAST_SILOS, load_federation
+    from silomix.runtime.config.tables import ConfigError
+    from silomix.runtime.core.protocol.policy import MAX_SILOS, Policy
 
     given = {name: value for name, value in vars(args).items() if name in POLICY_KEYS and value is not None}
     options = read_options(args.option)

@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from silomix.runtime.config.enrol import peer_name_from_cert
+from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Accusation

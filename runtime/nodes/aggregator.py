@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 import grpc
 
-from silomix.runtime.config.load import ConfigError, NodeConfig
+from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.learning.noise_account import spent
-from silomix.runtime.core.learning.optimise import combine, step
+from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.numbers.codec import Array
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.federation import UpdateKind
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import wire_encoding
 from silomix.runtime.net.transport import (
     SERVICES,
@@ -36,7 +37,8 @@ from silomix.runtime.nodes.passage import Partition, Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import next_frame
 from silomix.runtime.observe.metrics import HopState
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import sweep, write_atomically
+from silomix.runtime.store.home import NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, load_task
 from silomix.v1 import services_pb2
@@ -61,12 +63,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.core.recall(fact)
         newest = self.core.model or None
         made = max(read_servers(self.journal).items(), default=None)
-        self.models = config.directory / "models"
+        self.models = config.state.models
         self.models.mkdir(parents=True, exist_ok=True)
+        sweep(self.models)
         self.data = self._load(newest)
         self.schema, self.tensors = read_model(self.data)
         self.model = model_digest(self.schema, self.tensors)
-        self.optimiser = self.federation.policy.optimiser
+        self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
@@ -91,13 +94,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def _load(self, newest: bytes | None) -> bytes:
         """Read the model that the journal names, or the initial one."""
         if newest is not None:
-            path = self._model_path(newest)
+            path = self.config.state.model(newest)
             if path.exists():
                 return path.read_bytes()
         initial = self.config.initial_model
         if initial is None or not initial.exists():
             raise ConfigError(
-                self.config.directory.parent / "node.toml",
+                self.config.directory.parent / NODE_FILE,
                 "initial_model",
                 f"{initial or 'nothing'} is there: write it with `silomix model init`",
             )
@@ -107,20 +110,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """Read the state of the server's optimiser as the last round left it, or start it at rest."""
         if not self.optimiser.slots or newest is None or made is None or made[1] != self.optimiser.kind:
             return self.optimiser.start(self.schema)
-        path = self._moments_path(newest, made[0])
+        path = self.config.state.moments(newest, made[0])
         if not path.exists():
             raise ConfigError(path, "", "is missing: the server's optimiser cannot go on without it; put it back")
         return read_model(path.read_bytes())[1]
 
-    def _moments_path(self, digest: bytes, round_: int) -> Path:
-        return self.models / f"{digest.hex()[:32]}-{round_}.moments"
-
     def _keep_moments(self, path: Path, moments: dict[str, Array]) -> None:
         if self.optimiser.slots:
             write_atomically(path, write_model(self.optimiser.state_schema(self.schema), moments))
-
-    def _model_path(self, digest: bytes) -> Path:
-        return self.models / f"{digest.hex()[:32]}.safetensors"
 
     async def main(self) -> None:
         """Serve, and run round after round until all are done."""
@@ -350,8 +347,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         finally:
             passage.close()
         digest = await self.work(model_digest, manifest.schema, tensors)
-        await self._durably(write_atomically, self._model_path(digest), data)
-        kept = self._moments_path(digest, manifest.round)
+        await self._durably(write_atomically, self.config.state.model(digest), data)
+        kept = self.config.state.moments(digest, manifest.round)
         await self._durably(self._keep_moments, kept, moments)
         self.metrics.phase_took("apply", self._lap())
         seconds = self.clock() - self._round_began

@@ -16,12 +16,13 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.capture.writer import Capture
-from silomix.runtime.config.load import NodeConfig, load_identity
+from silomix.runtime.config.certificates import load_identity
+from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import wire_bits
-from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Machine, Remember
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.net.framing import read_chunk
 from silomix.runtime.net.transport import Context, Tls, caller, channel, metadata, refuse
 from silomix.runtime.observe.events import Events
@@ -58,7 +59,7 @@ class Node:
         self.log = Log(config.name)
         if self.tls is None:
             self.log.warning("NO TLS: anybody on the network can read and forge everything; for experiments only")
-        self.journal = Journal(config.directory / "journal.sqlite")
+        self.journal = Journal(config.state.journal)
         self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
         self.events = Events(config, self.log, self.metrics)
         self.metrics.on_rejected = self.events.refused

@@ -148,7 +148,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom)
         for fact in read_shuffler(self.journal):
             self.core.recall(fact)
-        self.spool = config.directory / "spool"
+        self.spool = config.state.spool
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
         self.uploads: dict[str, int] = {}

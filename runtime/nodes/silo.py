@@ -20,9 +20,9 @@ from silomix.runtime.core.numbers.codec import Array, Clips, Codec
 from silomix.runtime.core.numbers.masks import mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import silo as core
-from silomix.runtime.core.protocol.federation import UpdateKind
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import layout, wire_encoding
 from silomix.runtime.net.framing import BODY, chunk_frame
 from silomix.runtime.net.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
@@ -30,7 +30,7 @@ from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.node import Driver, Outbox
 from silomix.runtime.nodes.rows import baseline
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
@@ -50,7 +50,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
         for fact in read_silo(self.journal):
             self.core.recall(fact)
-        self.frozen = config.directory / "frozen"
+        self.frozen = config.state.frozen
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
         self._body: tuple[Path, Bytes] | None = None
@@ -189,7 +189,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             for _ in codec.encode(update, weight=weight, clips=clips, noise=noise, body=body):
                 pass
         if self.config.keep_updates:
-            kept = self.config.directory / f"update-{manifest.round}.safetensors"
+            kept = self.config.state.update(manifest.round)
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
         self.metrics.clipped(clips.total)
@@ -272,8 +272,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         parameters = manifest.schema.parameters
         self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
-        path = self.config.directory / "last-body.json"
-        await self.work(path.write_text, json.dumps(figures))
+        await self.work(self.config.state.last_body.write_text, json.dumps(figures))
 
 
 def _announced_model(data: bytes, manifest: Manifest) -> dict[str, Array]:

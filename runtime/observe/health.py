@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.store.home import NODE_FILE
 
 SERVING = "SERVING"
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104 - what such an address is reached at
@@ -130,7 +131,7 @@ def _silo(name: str, node: Mapping[str, Any], file: Path, timeout_s: float) -> A
 
 
 def _node(path: Path) -> tuple[Path, dict[str, Any]]:
-    file = path / "node.toml" if path.is_dir() else path
+    file = path / NODE_FILE if path.is_dir() else path
     node = _toml(file)
     for key in ("role", "name", "federation"):
         if not isinstance(node.get(key), str):

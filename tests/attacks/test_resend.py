@@ -9,7 +9,8 @@ from tests.nodes.federations import assert_model, make, run, until
 
 from silomix.attacks.resend import METHODS, Call, Outcome, Thief, _same, calls, sample, variants
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import NodeConfig, Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.v1 import manifest_pb2, services_pb2

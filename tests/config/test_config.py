@@ -17,23 +17,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from silomix.runtime.config.enrol import CertificateAuthority, dump_federation, init, load_identity, peer_name_from_cert
-from silomix.runtime.config.load import (
-    MAX_SILOS,
-    NODE_KEYS,
-    POLICY_KEYS,
-    ConfigError,
-    LogFormat,
-    NodeConfig,
-    Role,
-    load_federation,
-    load_node,
-)
+from silomix.runtime.config.authority import CertificateAuthority
+from silomix.runtime.config.certificates import load_identity, peer_name_from_cert
+from silomix.runtime.config.enrol import dump_federation, init
+from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS, LogFormat
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.learning.optimise import Server
 from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.protocol.federation import Federation, Granularity, Policy, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy, Server, UpdateKind
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")
@@ -206,7 +201,7 @@ CHANGES: Mapping[str, Any] = {
     "headroom": 1,
     "granularity": Granularity.LAYER,
     "minimum_cohort": 4,
-    "cohort_step": 3,
+    "cohort_step": 2,
     "quorum": 0.75,
     "minimum_hops": 2,
     "deadline_s": 601,
@@ -625,7 +620,7 @@ def test_a_certificate_that_peers_would_refuse_is_found_at_the_start(
     load_node(home / "silo-01")
     reissue(home, stranger, "silo-02")
     assert "the common name and the DNS name silo-01" in str(error_of(load_node, home / "silo-01"))
-    monkeypatch.setattr("silomix.runtime.config.enrol.CERTIFICATE_DAYS", 0)
+    monkeypatch.setattr("silomix.runtime.config.authority.CERTIFICATE_DAYS", 0)
     reissue(home, stranger, "silo-01")
     assert "ran out on" in str(error_of(load_node, home / "silo-01"))
 

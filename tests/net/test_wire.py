@@ -15,7 +15,6 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,
@@ -27,6 +26,7 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 from silomix.runtime.net.wire import (
     MAX_PARAMETERS,
     read_cohort,

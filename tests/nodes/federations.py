@@ -12,16 +12,20 @@ import grpc
 import numpy as np
 from tests.nodes.toy import Toy
 
+from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.enrol import Value
-from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_identity, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import mask_stream
 from silomix.runtime.core.numbers.packing import Residues, pack
 from silomix.runtime.core.protocol import silo as core
-from silomix.runtime.core.protocol.federation import Federation, Policy
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.values import Scalar
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.net.transport import aggregator_stub, channel, metadata, shuffler_stub
 from silomix.runtime.net.wire import write_header

@@ -37,7 +37,7 @@ from tests.nodes.federations import (
 )
 from tests.nodes.toy import Toy
 
-from silomix.runtime.config.enrol import CertificateAuthority
+from silomix.runtime.config.authority import CertificateAuthority
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Level

@@ -14,12 +14,13 @@ from tests.nodes.toy import Toy
 
 from silomix.runtime.capture.format import Direction, Record
 from silomix.runtime.capture.reader import read
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec, Layout
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Federation, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2, services_pb2
 

@@ -11,8 +11,8 @@ from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
 from silomix.runtime.cli.nodes import GRANULARITIES
-from silomix.runtime.config.load import Role
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.local import InProcess
 from silomix.runtime.observe.health import Answer, own_health, peers_health
 

@@ -13,8 +13,8 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Schema
 from silomix.runtime.core.numbers.masks import MaskContext, Secret
 from silomix.runtime.core.numbers.plan import Plan
-from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
 from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 
 
 @dataclass(frozen=True)

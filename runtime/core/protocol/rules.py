@@ -20,9 +20,10 @@ from silomix.runtime.core.numbers.masks import (
     unseal,
 )
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import LEAST_COHORT, Federation
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
+from silomix.runtime.core.protocol.policy import LEAST_COHORT
 
 
 def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:

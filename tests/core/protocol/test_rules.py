@@ -27,9 +27,10 @@ from tests.core.protocol.federations import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.core.protocol.federation import Granularity, Member, UpdateKind
+from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest
 
 F = federation()
