@@ -13,7 +13,8 @@ import pytest
 
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.store import journal as module
-from silomix.runtime.store.journal import Journal, JournalError, write_atomically
+from silomix.runtime.store.files import write_atomically
+from silomix.runtime.store.journal import Journal, JournalError
 
 
 def mode(path: Path) -> int:
