@@ -26,10 +26,8 @@ from silomix.runtime.config.keys import (
 )
 from silomix.runtime.config.kinds import PATH, Key, Role
 from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
-from silomix.runtime.core.errors import LocalFault
-from silomix.runtime.core.numbers.plan import Encoding, Level
 from silomix.runtime.core.protocol.federation import Federation, Member
-from silomix.runtime.core.protocol.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Granularity, Policy
+from silomix.runtime.core.protocol.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
 
@@ -111,7 +109,8 @@ def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> F
         anchor=_anchor(where.under("tls"), top["tls"], anchor),
     )
     _check_roster(where, federation)
-    _check_policy(where.under("policy"), federation)
+    if conflict := federation.conflict():
+        raise where.under("policy").wrong(*conflict)
     return federation
 
 
@@ -167,57 +166,6 @@ def _check_pool(where: Where, key: str, hops: Iterable[str], federation: Federat
             near = get_close_matches(hop, pool, 1)
             hint = f'did you mean "{near[0]}"?' if near else f"there are {show(pool)}"
             raise where.wrong(key, f"found {hop!r}, which is not the name of one of the [[shufflers]]; {hint}")
-
-
-def _check_policy(where: Where, federation: Federation) -> None:
-    """Check what one key alone cannot tell."""
-    policy, silos = federation.policy, len(federation.silos)
-    if problem := federation.chain_rule.problem:
-        raise where.wrong("minimum_hops", f"found {policy.minimum_hops}: {problem}; give 0 for the whole pool")
-    if policy.level is Level.MALICIOUS:
-        raise where.wrong("level", 'found "malicious", which is not available yet; give "semi-honest" or "trusted"')
-    if policy.minimum_cohort > silos:
-        raise where.wrong(
-            "minimum_cohort", f"found {policy.minimum_cohort}; give at most {silos}, the number of [[silos]]"
-        )
-    invited, least = round(policy.subsample * silos, 9), federation.minimum_cohort
-    if invited < least:
-        raise where.wrong(
-            "subsample",
-            f"found {policy.subsample}, which invites {invited:g} of {silos} silos; give at least "
-            f"{least / silos:g}, so that policy.minimum_cohort = {least} can be met",
-        )
-    if policy.group_size > invited:
-        raise where.wrong("group_size", f"found {policy.group_size}; a round invites {invited:g} silos, give no more")
-    if policy.granularity is not Granularity.SUM:
-        if policy.level is not Level.TRUSTED:
-            raise where.wrong(
-                "granularity",
-                f'found "{policy.granularity}" at level "{policy.level}"; give "sum", or policy.level = "trusted": '
-                "the others are baselines for comparison, and protect nobody",
-            )
-        if policy.group_size:
-            raise where.wrong("group_size", f'found {policy.group_size}; give 0 unless granularity is "sum"')
-        unary = policy.granularity is Granularity.UNARY
-        if unary and policy.encoding is Encoding.COUNTS:
-            raise where.wrong("encoding", 'found "counts"; granularity "unary" takes "unary" or "first-primes"')
-        if not unary and policy.weight_levels > 1:
-            raise where.wrong(
-                "weight_levels",
-                f'found {policy.weight_levels}; give 1 with granularity "{policy.granularity}": plain values have no '
-                "place for a weight",
-            )
-    if conflict := policy.conflict():
-        raise where.wrong(*conflict)
-    try:
-        _ = federation.plan
-    except LocalFault as fault:
-        raise where.wrong(
-            "precision",
-            f"no plan holds with policy.precision = {policy.precision}, policy.weight_levels = "
-            f"{policy.weight_levels}, policy.headroom = {policy.headroom} and {silos} silos: {fault.message} "
-            "(r is policy.precision, n_max the number of silos)",
-        ) from None
 
 
 def load_node(path: Path) -> NodeConfig:

@@ -9,9 +9,9 @@ from functools import cached_property
 
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.noise import Noise
-from silomix.runtime.core.numbers.plan import Plan, largest_value, plan
+from silomix.runtime.core.numbers.plan import Level, Plan, largest_value, plan
 from silomix.runtime.core.protocol.policy import Policy
 
 
@@ -53,6 +53,38 @@ class Federation:
         largest = silos * p.weight_levels * largest_value(min(p.precision, 100), p.quantiser)
         headroom = p.headroom + self.noise.headroom(silos, largest)
         return plan(silos, p.precision, p.encoding, p.level, p.weight_levels, headroom, p.quantiser)
+
+    def conflict(self) -> tuple[str, str] | None:
+        """Return a key of the policy and the trouble with it, if the keys do not go together, or not with the roster.
+
+        What one key alone may be, its kind says.
+        """
+        policy, silos = self.policy, len(self.silos)
+        if problem := self.chain_rule.problem:
+            return "minimum_hops", f"found {policy.minimum_hops}: {problem}; give 0 for the whole pool"
+        if policy.level is Level.MALICIOUS:
+            return "level", 'found "malicious", which is not available yet; give "semi-honest" or "trusted"'
+        if policy.minimum_cohort > silos:
+            return "minimum_cohort", f"found {policy.minimum_cohort}; give at most {silos}, the number of [[silos]]"
+        invited, least = round(policy.subsample * silos, 9), self.minimum_cohort
+        if invited < least:
+            return "subsample", (
+                f"found {policy.subsample}, which invites {invited:g} of {silos} silos; give at least "
+                f"{least / silos:g}, so that policy.minimum_cohort = {least} can be met"
+            )
+        if policy.group_size > invited:
+            return "group_size", f"found {policy.group_size}; a round invites {invited:g} silos, give no more"
+        if conflict := policy.conflict():
+            return conflict
+        try:
+            _ = self.plan
+        except LocalFault as fault:
+            return "precision", (
+                f"no plan holds with policy.precision = {policy.precision}, policy.weight_levels = "
+                f"{policy.weight_levels}, policy.headroom = {policy.headroom} and {silos} silos: {fault.message} "
+                "(r is policy.precision, n_max the number of silos)"
+            )
+        return None
 
     @cached_property
     def minimum_cohort(self) -> int:

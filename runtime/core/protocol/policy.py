@@ -107,7 +107,9 @@ class Policy:
     ] = UpdateKind.DELTA
     bound: Annotated[float, POSITIVE, "Magnitude that values are scaled by and clipped to."] = 1.0
     weight_levels: Annotated[
-        int, whole(1, 1_000_000), "1 for the plain mean; W > 1 weighs a silo by its examples, at most W, untold."
+        int,
+        whole(1, 1_000_000),
+        "1 for the plain mean; W > 1 weighs a silo by its examples, at most W, and nobody is told.",
     ] = 1
     headroom: Annotated[
         int, whole(0, 64), "Bits of range beyond the largest honest sum, so that an overflow shows."
@@ -115,7 +117,7 @@ class Policy:
     granularity: Annotated[
         Granularity,
         one_of(Granularity),
-        "What leaves the chain. Only sum protects; the others are what the paper compares with, at level trusted.",
+        "What leaves the chain: only sum protects. The others are what the paper compares with, at level trusted.",
     ] = Granularity.SUM
     minimum_cohort: Annotated[
         int,
@@ -155,10 +157,12 @@ class Policy:
     server_beta2: Annotated[float, FADING, "What is kept of the last scale, for adam and yogi."] = 0.99
     server_epsilon: Annotated[float, POSITIVE, "Keeps the steps of adam and yogi finite."] = 1e-3
     clip_norm: Annotated[
-        float, LIMIT, "Largest Euclidean norm of a silo's update, a longer one is scaled down; 0 for no limit."
+        float, LIMIT, "Largest Euclidean norm of a silo's update, which is scaled down to it; 0 for no limit."
     ] = 0.0
     noise_multiplier: Annotated[
-        float, LIMIT, "Noise in a sum, as a multiple of clip_norm: differential privacy for whole silos. 0 for none."
+        float,
+        LIMIT,
+        "Noise in a sum, as a multiple of clip_norm; 0 for none. It makes sums differentially private for whole silos.",
     ] = 0.0
     task_options: Annotated[Mapping[str, Scalar], OPTIONS, "Arguments of the factory, the same at every silo."] = field(
         default_factory=dict
@@ -176,7 +180,30 @@ class Policy:
         return self.group_size or self.cohort_of(silos)
 
     def conflict(self) -> tuple[str, str] | None:
-        """Return the key and the trouble if keys about learning do not go together; config/load.py has the rest."""
+        """Return a key and the trouble with it, if the keys do not go together; `Federation.conflict` has the rest."""
+        return self._baseline_conflict() or self._learning_conflict()
+
+    def _baseline_conflict(self) -> tuple[str, str] | None:
+        if self.granularity is Granularity.SUM:
+            return None
+        if self.level is not Level.TRUSTED:
+            return "granularity", (
+                f'found "{self.granularity}" at level "{self.level}"; give "sum", or policy.level = "trusted": '
+                "the others are baselines for comparison, and protect nobody"
+            )
+        if self.group_size:
+            return "group_size", f'found {self.group_size}; give 0 unless granularity is "sum"'
+        unary = self.granularity is Granularity.UNARY
+        if unary and self.encoding is Encoding.COUNTS:
+            return "encoding", 'found "counts"; granularity "unary" takes "unary" or "first-primes"'
+        if not unary and self.weight_levels > 1:
+            return "weight_levels", (
+                f'found {self.weight_levels}; give 1 with granularity "{self.granularity}": plain values have no '
+                "place for a weight"
+            )
+        return None
+
+    def _learning_conflict(self) -> tuple[str, str] | None:
         if self.server is Server.MEDIAN and not self.group_size:
             return "server", 'found "median" of one mean; give policy.group_size, or another rule'
         if not self.noise_multiplier:
