@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.protocol.rules import pin_problem
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.net.transport import aggregator_stub, channel, metadata
 from silomix.runtime.nodes.aggregator import AggregatorNode
@@ -60,8 +62,14 @@ def create(
     listen_host: str = "",
     base_port: int = 0,
 ) -> Federation:
-    """Write a federation into an empty directory, with the initial model that its task makes."""
-    model = initial_model(policy)  # first: a task that does not load leaves nothing behind
+    """Write a federation into an empty directory, with the initial model that its task makes.
+
+    The policy pins that model's schema, so that no node ever holds another.
+    """
+    task = load_task(policy.task, policy.task_options)  # first: a task that does not load leaves nothing behind
+    schema, model = task.schema(), write_model(task.schema(), task.initial())
+    if problem := pin_problem(schema, policy):
+        raise UserError(f"{policy.task}: the task's model {problem}; leave the pins out, they are made of the task")
     given: dict[Role, dict[str, Value]] = {role: dict((settings or {}).get(role, {})) for role in Role}
     given[Role.AGGREGATOR] = {"initial_model": INITIAL_MODEL, **given[Role.AGGREGATOR]}
     federation = init(
@@ -69,7 +77,7 @@ def create(
         silos,
         shufflers,
         name=name,
-        policy=policy,
+        policy=replace(policy, schema=schema.digest.hex(), parameters=schema.parameters),
         insecure=insecure,
         silo_options=silo_options,
         settings=given,

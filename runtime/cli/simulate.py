@@ -64,6 +64,7 @@ def _simulate(args: argparse.Namespace) -> int:
     from silomix.models.simulation.simulate import simulate
     from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.core.learning.optimise import Optimiser
+    from silomix.runtime.core.protocol.rules import pin_problem
     from silomix.runtime.local import interrupt_on_sigterm
     from silomix.runtime.task import load_task
 
@@ -79,6 +80,8 @@ def _simulate(args: argparse.Namespace) -> int:
     workers = args.workers or min(len(os.sched_getaffinity(0)), silos)
     task = load_task(policy.task, policy.task_options)  # before anything is written
     schema, optimiser = task.schema(), Optimiser.of(policy)
+    if problem := pin_problem(schema, policy):
+        raise ConfigError(args.config or Path(flag("schema")), "", f"the task's model {problem}")
     interrupt_on_sigterm()
     with ExitStack() as stack:
         record = stack.enter_context(Record(args.out, settings))

@@ -25,11 +25,10 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
+from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, UpdateKind
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 MAX_DIMENSIONS = 16
-MAX_PARAMETERS = 1 << 40
 MAX_PRECISION = 18
 
 

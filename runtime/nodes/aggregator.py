@@ -18,7 +18,7 @@ from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
 from silomix.runtime.core.protocol.policy import UpdateKind
-from silomix.runtime.core.protocol.rules import wire_encoding
+from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.transport import (
     SERVICES,
     Context,
@@ -68,6 +68,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         sweep(self.models)
         self.data = self._load(newest)
         self.schema, self.tensors = read_model(self.data)
+        if problem := pin_problem(self.schema, self.federation.policy):
+            where = config.directory.parent / NODE_FILE
+            raise ConfigError(where, "initial_model", f"the model that is here {problem}; give one of the agreed task")
         self.model = model_digest(self.schema, self.tensors)
         self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)

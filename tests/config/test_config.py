@@ -217,6 +217,8 @@ CHANGES: Mapping[str, Any] = {
     "server_epsilon": 0.5,
     "clip_norm": 2.0,
     "noise_multiplier": 0.5,
+    "schema": "0123456789abcdef" * 4,
+    "parameters": 1001,
 }
 NEEDS: Mapping[str, Any] = {"noise_multiplier": {"clip_norm": 1.0}, "granularity": {"level": Level.TRUSTED}}
 """What a changed field takes beside it to be accepted."""
@@ -355,6 +357,10 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("clip_norm", "-1", "from 0"),
     ("noise_multiplier", "nan", "finite"),
     ("noise_multiplier", "1", "policy.clip_norm"),
+    ("schema", '"ab"', "64 hex digits"),
+    ("schema", f'"{"AB" * 32}"', "64 hex digits of 0-9 and a-f"),
+    ("parameters", "-1", "from 0"),
+    ("parameters", str((1 << 33) + 1), "from 0 to 8589934592"),
 ]
 
 

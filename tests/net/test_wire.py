@@ -26,9 +26,8 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
+from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, UpdateKind
 from silomix.runtime.net.wire import (
-    MAX_PARAMETERS,
     read_cohort,
     read_evidence,
     read_header,

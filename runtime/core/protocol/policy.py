@@ -25,6 +25,9 @@ MAX_SECONDS = 7 * 24 * 3600
 CHUNK_STEP = 16
 """Full chunks hold a multiple of this many parameters, so that their planes end on a byte in any width."""
 MAX_CHUNK = 1 << 20
+MAX_PARAMETERS = 1 << 33
+"""Values that a model may have, pinned or not. A hop holds one packed sum and works on copies of its parts: that takes
+4 to 6 bytes for each value, so about 50 GB here. No hop holds more; an aggregator that announces more means harm."""
 
 
 class UpdateKind(StrEnum):
@@ -72,6 +75,7 @@ class PolicyKey:
 
 
 _TASK = text('"package.module:factory"', r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_DIGEST = text("64 hex digits of 0-9 and a-f, or nothing", "(?:[0-9a-f]{64})?")
 _SECONDS = whole(1, MAX_SECONDS)
 _GROUP = whole(LEAST_COHORT, MAX_SILOS, zero=True)
 
@@ -164,6 +168,17 @@ class Policy:
         LIMIT,
         "Noise in a sum, as a multiple of clip_norm; 0 for none. It makes sums differentially private for whole silos.",
     ] = 0.0
+    schema: Annotated[
+        str,
+        _DIGEST,
+        "Digest of the schema of the task's model, in hex; empty for any. A manifest with another schema is refused "
+        "before anything is allocated for it.",
+    ] = ""
+    parameters: Annotated[
+        int,
+        whole(0, MAX_PARAMETERS),
+        "Values that the task's model has; 0 for any number. A manifest with another number is refused likewise.",
+    ] = 0
     task_options: Annotated[Mapping[str, Scalar], OPTIONS, "Arguments of the factory, the same at every silo."] = field(
         default_factory=dict
     )
