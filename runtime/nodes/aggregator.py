@@ -130,7 +130,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
-            await self.step(core.Start(self.model, self.schema, self.clock()))
+            await self.insist(core.Start(self.model, self.schema, self.clock()))
             await self.keep_time(core.Tick, lambda: self.core.phase is core.Phase.FINISHED)
             await (self.stopping.wait() if self.config.linger else asyncio.sleep(FAREWELL_S))
         finally:
@@ -235,7 +235,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 fault = fault_of(error)
                 why = str(fault) if fault else f"not reachable ({error.code().name.lower()})"
                 self._hop(hop, "unreachable")
-                await self.step(core.HopFailed(hop, why, self.clock()))
+                await self.insist(core.HopFailed(hop, why, self.clock()))
                 if attempt % 10 == 0:
                     self.log.warning(f"hop in trouble: {why}", peer=hop)
                 continue
@@ -252,7 +252,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
         self._hop(hop, "unreachable")
         self.log.warning(f"hop lost: {why}", peer=hop)
-        await self.step(core.HopLost(hop, manifest, why, self.clock()))
+        await self.insist(core.HopLost(hop, manifest, why, self.clock()))
 
     async def _ask(self, hop: str, effect: core.AskKeys) -> None:
         request = services_pb2.PrepareRequest(
@@ -275,10 +275,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._hop(hop, "ready")
         try:
             keys = tuple(read_round_key(k) for k in answer.keys)
-            await self.step(core.KeysIn(hop, keys, answer.last_released, self.clock()))
+            await self.insist(core.KeysIn(hop, keys, answer.last_released, self.clock()))
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
-            await self.step(core.HopFailed(hop, str(fault), self.clock()))
+            await self.insist(core.HopFailed(hop, str(fault), self.clock()))
 
     async def _open_all(self, manifest: Manifest) -> None:
         """Open the attempt from the last hop to the first, so that each finds the next one ready."""
@@ -297,7 +297,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         if answer is not None:
             self.seen("received", hop, "Open", stream, answer)
             self._hop(hop, "open")
-            await self.step(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
+            await self.insist(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
     async def take_sum(self, peer: str, frames: Inbox[services_pb2.RelayFrame]) -> services_pb2.Delivery:
         """Take in the cohort's sum from the last hop; answer when the next model is durable."""
@@ -315,8 +315,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             for effect in await self.step(core.HeaderIn(header)):
                 if isinstance(effect, core.Accuse):
                     raise Accusation(effect.evidence)
-                if isinstance(effect, core.Expand) and header not in passage.headers:  # in groups there is no evidence
-                    raise PeerFault(Reason.SEAL_BROKEN, f"{header.silo} sealed a seed that does not open")
 
         def cohort_in(cohort: Cohort, groups: Partition) -> Awaitable[object]:
             return self.step(core.CohortIn(cohort, groups if isinstance(groups, tuple) else ()))

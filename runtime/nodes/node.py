@@ -221,12 +221,16 @@ class Node:
             self.capture.record(direction, peer, method, stream, (kind, raw))
 
 
+class HeldUpError(OSError):
+    """An earlier decision cannot be remembered yet: what came now was not taken in, and may come again."""
+
+
 class Driver(Node, Generic[Event, Effect]):
     """A node that carries out what a state machine decides: one event at a time, effects in order.
 
     It never changes the machine's state: what it learns while it carries effects out becomes the next event. An effect
-    that cannot be remembered, on a full disk say, holds up all that come after it, and is tried again with the next
-    event: nothing is done that was not remembered first.
+    that the disk has no room for holds up all that come after it, and is tried again until there is room: nothing is
+    done that was not remembered first.
     """
 
     machine: Machine[Any, Event, Effect, Any]
@@ -237,13 +241,18 @@ class Driver(Node, Generic[Event, Effect]):
         self.lock = asyncio.Lock()
         self.woken = asyncio.Event()
         self._held_up: deque[Effect] = deque()
+        self._learned: deque[Event] = deque()
+        self._mending: asyncio.Task[None] | None = None
 
     def remember(self, fact: Any) -> None:
         """Write a fact, durably. Overridden by each role."""
         raise NotImplementedError
 
     async def perform(self, effect: Effect) -> Event | None:
-        """Carry one effect out, and return what was learned by it. Overridden by each role."""
+        """Carry one effect out, and return what was learned by it. It may be called again after an OSError.
+
+        Overridden by each role.
+        """
         raise NotImplementedError
 
     async def step(self, event: Event) -> list[Effect]:
@@ -252,37 +261,59 @@ class Driver(Node, Generic[Event, Effect]):
 
     async def _step(self, event: Event) -> list[Effect]:
         async with self.lock:
-            decided = await self._take(deque([*await self._carry_out(), event]))
-        self.woken.set()
-        return decided
+            try:
+                await self._go_on()
+            except OSError as error:
+                raise HeldUpError(str(error)) from error
+            decided = self.machine.step(event)
+            self._held_up.extend(decided)
+            try:
+                return [*decided, *await self._go_on()]
+            except OSError:
+                if self._mending is None:
+                    self._mending = self.spawn(self._mend())
+                raise
+            finally:
+                self.woken.set()
 
-    async def _take(self, events: deque[Event]) -> list[Effect]:
+    async def _go_on(self) -> list[Effect]:
+        """Carry out what was decided, and take in what is learned by it; return what that decides in turn."""
         decided: list[Effect] = []
-        while events:
-            effects = self.machine.step(events.popleft())
-            decided += effects
-            self._held_up.extend(effects)
-            events.extend(await self._carry_out())
+        while self._held_up or self._learned:
+            while self._held_up:
+                effect = self._held_up.popleft()
+                try:
+                    await self._carry_out(effect)
+                except OSError:
+                    self._held_up.appendleft(effect)
+                    raise
+            if self._learned:
+                effects = self.machine.step(self._learned.popleft())
+                decided += effects
+                self._held_up.extend(effects)
         return decided
 
-    async def _go_on(self) -> None:
-        async with self.lock:
-            await self._take(deque(await self._carry_out()))
-        self.woken.set()
+    async def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Remember):
+            await self.work(self.remember, effect.fact)
+            return
+        event = await self.perform(effect)
+        if event is not None:
+            self._learned.append(event)
 
-    async def _carry_out(self) -> list[Event]:
-        learned: list[Event] = []
+    async def _mend(self) -> None:
+        """Try again what a full disk holds up, until there is room."""
         while self._held_up:
-            effect = self._held_up[0]
-            if isinstance(effect, Remember):
-                await self.work(self.remember, effect.fact)
-                self._held_up.popleft()
-                continue
-            self._held_up.popleft()
-            event = await self.perform(effect)
-            if event is not None:
-                learned.append(event)
-        return learned
+            await asyncio.sleep(RETRY_S)
+            with suppress(OSError):
+                await whole(asyncio.ensure_future(self._go_on_alone()))
+        self._mending = None
+        self.log.info("there is room again")
+
+    async def _go_on_alone(self) -> None:
+        async with self.lock:
+            await self._go_on()
+        self.woken.set()
 
     async def keep_time(self, tick: Callable[[float], Event], finished: Callable[[], bool]) -> None:
         """Tell the machine when its time is up, until there is nothing left to do."""
@@ -297,15 +328,17 @@ class Driver(Node, Generic[Event, Effect]):
 
     async def insist(self, event: Event) -> None:
         """Step where nobody would ask again: a full disk holds it up until there is room."""
-        try:
-            await self.step(event)
-        except OSError as error:
-            self.log.error(f"cannot write, trying again: {error}")
-            while self._held_up:
+        while True:
+            try:
+                await self.step(event)
+            except HeldUpError:
                 await asyncio.sleep(RETRY_S)
-                with suppress(OSError):
-                    await whole(asyncio.ensure_future(self._go_on()))
-            self.log.info("there is room again")
+                continue
+            except OSError as error:
+                self.log.error(f"cannot write, trying again: {error}")
+                while self._held_up:  # noqa: ASYNC110 - whoever mends it has no event
+                    await asyncio.sleep(RETRY_S)
+            return
 
 
 class Inbox(AsyncIterator[M]):

@@ -285,7 +285,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 later = transient(error) or (fault is not None and fault.reason is Reason.WRONG_MANIFEST)
                 if fault is not None and not later:
                     log.fault("the next hop refused", fault)
-                    await self.step(core.SendRefused(digest, fault))
+                    await self.insist(core.SendRefused(digest, fault))
                     return
                 if fault is None and attempt % 10 == 0:
                     log.warning("the next hop is not reachable, trying again", code=error.code().name)
@@ -298,14 +298,14 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 return
             delivered.set()
             log.info("delivered")
-            await self.step(core.Delivered(digest))
+            await self.insist(core.Delivered(digest))
             return
 
     async def _accused(self, accusation: Accusation, target: str, passage: Passage) -> PeerFault | None:
         """Look at the evidence against a silo; if it holds, go on without the silo, and show the hop before why."""
         evidence = accusation.evidence
         try:
-            await self.step(core.EvidenceIn(evidence))
+            await self.insist(core.EvidenceIn(evidence))
         except PeerFault as fault:  # whoever says so is wrong, or lies
             self.metrics.rejected(fault.reason)
             return fault
