@@ -19,12 +19,15 @@ import grpc
 from silomix.runtime.config.enrol import Value, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.protocol.rules import pin_problem
 from silomix.runtime.core.values import Scalar
-from silomix.runtime.net.transport import aggregator_stub, channel, metadata
+from silomix.runtime.net.calls import Unseen
+from silomix.runtime.net.limits import Limits
+from silomix.runtime.net.lines import Line, method
+from silomix.runtime.net.transport import channel, metadata
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
@@ -103,14 +106,12 @@ def make_node(config: NodeConfig) -> Node:
 
 async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_pb2.GetStatusResponse:
     """Ask the aggregator how the federation is doing, as the member that the configuration is of."""
-    tls = tls_of(config)
+    tls, limits = tls_of(config), Limits.of(config.federation)
     aggregator = config.federation.aggregator
-    async with channel(aggregator.address, aggregator.name, tls) as line:
-        request = services_pb2.GetStatusRequest()
-        answer: services_pb2.GetStatusResponse = await aggregator_stub(line).GetStatus(
-            request, metadata=metadata(config.name, tls), timeout=timeout_s
-        )
-    return answer
+    async with channel(aggregator.address, aggregator.name, tls, limits.answered) as open_channel:
+        line = Line(open_channel, aggregator.name, metadata(config.name, tls), Unseen())
+        what, kind = method("AggregatorService", "GetStatus"), services_pb2.GetStatusResponse
+        return await line.ask(what, services_pb2.GetStatusRequest(), kind, limits.status, timeout_s)
 
 
 def _end_with_parent() -> None:
@@ -194,7 +195,7 @@ class LocalFederation:
         """Return the federation's state, or nothing while the aggregator does not answer."""
         try:
             return await fetch_status(load_node(self.directory / self.federation.aggregator.name), 2.0)
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, PeerFault):
             return None
 
     def check(self) -> None:

@@ -7,37 +7,39 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.load import NodeConfig
-from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.core.protocol.policy import Granularity
-from silomix.runtime.net.framing import read_chunk
-from silomix.runtime.net.transport import Context, Tls, caller, channel, metadata, refuse
+from silomix.runtime.net.calls import Context
+from silomix.runtime.net.limits import Limits
+from silomix.runtime.net.lines import Line
+from silomix.runtime.net.transport import Tls, caller, channel, metadata
 from silomix.runtime.observe.events import Events
-from silomix.runtime.observe.log import Log, setup
+from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
 from silomix.runtime.store.journal import Journal
 
 GRACE_S = 5.0
+LOG_EVERY_S = 5.0
+"""Pause between two lines about the same caller, method and reason: whoever floods a node must not fill its disk."""
 RETRY_S = 1.0
 """Pause before a full disk is tried again."""
 WORKERS = min(4, max(2, os.cpu_count() or 1))
 """Threads for kernels, hashing and files: they hold no GIL for long, and the event loop none of their work."""
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")
 
@@ -53,6 +55,7 @@ class Node:
         """Open everything that can fail before anything is served."""
         self.config = config
         self.federation = config.federation
+        self.limits = Limits.of(self.federation)
         self.identity = Identity(config.name, load_identity(config.identity))
         self.tls = tls_of(config)
         setup(str(config.log), config.name)
@@ -80,6 +83,7 @@ class Node:
         self.stopping = asyncio.Event()
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._refusals = Sparing(LOG_EVERY_S)
         self._stream = 0
 
     async def main(self) -> None:
@@ -180,8 +184,12 @@ class Node:
         """Return the channel to a member, opened once."""
         if name not in self._channels:
             member = self.federation.member(name)
-            self._channels[name] = channel(member.address, name, self.tls)
+            self._channels[name] = channel(member.address, name, self.tls, self.limits.answered)
         return self._channels[name]
+
+    def line(self, name: str) -> Line:
+        """Return what calls a member."""
+        return Line(self.channel_to(name), name, self.metadata, self)
 
     def redial(self, name: str) -> None:
         """Let go of a line that is down, so that the next call dials at once: gRPC would wait by a clock of its own."""
@@ -210,15 +218,24 @@ class Node:
         self._stream += 1
         return self._stream
 
-    def seen(self, direction: str, peer: str, method: str, stream: int, message: Any) -> None:
-        """Count a message's bytes, and record it if this node captures."""
-        self.crossed(direction, peer, method, stream, message.DESCRIPTOR.full_name, message.SerializeToString())
-
     def crossed(self, direction: str, peer: str, method: str, stream: int, kind: str, raw: bytes) -> None:
-        """Count a message that is bytes already, and record it if this node captures."""
+        """Count a message, and record it if this node captures."""
         self.metrics.bytes(direction, self.role_of(peer), len(raw))
         if self.capture is not None:
             self.capture.record(direction, peer, method, stream, (kind, raw))
+
+    def refused(self, method: str, fault: Fault, peer: str, address: str) -> None:
+        """Count a refusal, and log it with the name of whoever called, or with its address if nobody knows the name."""
+        self.metrics.rejected(fault.reason)
+        unsaid = self._refusals.spare((peer, method, fault.reason), self.clock())
+        if unsaid is None:
+            return
+        who = {"peer": peer} if peer else {"address": address}
+        self.log.fault(f"refused {method}", fault, **who, **({"unsaid": unsaid} if unsaid else {}))
+
+    def failed(self, method: str, error: OSError) -> None:
+        """Log that this node could not do its part of a call."""
+        self.log.error(f"{method} failed: {error}")
 
 
 class HeldUpError(OSError):
@@ -234,6 +251,8 @@ class Driver(Node, Generic[Event, Effect]):
     """
 
     machine: Machine[Any, Event, Effect, Any]
+    weighty: tuple[type, ...] = ()
+    """Events whose decision takes hundreds of signatures: these leave the event loop, which meanwhile serves others."""
 
     def __init__(self, config: NodeConfig) -> None:
         """Roles set `machine`."""
@@ -265,7 +284,7 @@ class Driver(Node, Generic[Event, Effect]):
                 await self._go_on()
             except OSError as error:
                 raise HeldUpError(str(error)) from error
-            decided = self.machine.step(event)
+            decided = await self._decide(event)
             self._held_up.extend(decided)
             try:
                 return [*decided, *await self._go_on()]
@@ -288,7 +307,7 @@ class Driver(Node, Generic[Event, Effect]):
                     self._held_up.appendleft(effect)
                     raise
             if self._learned:
-                effects = self.machine.step(self._learned.popleft())
+                effects = await self._decide(self._learned.popleft())
                 decided += effects
                 self._held_up.extend(effects)
         return decided
@@ -300,6 +319,12 @@ class Driver(Node, Generic[Event, Effect]):
         event = await self.perform(effect)
         if event is not None:
             self._learned.append(event)
+
+    async def _decide(self, event: Event) -> list[Effect]:
+        if not isinstance(event, self.weighty):
+            return self.machine.step(event)
+        # Not among the workers: kernels may keep all of those busy for longer than the peer waits.
+        return await asyncio.get_running_loop().run_in_executor(None, self.machine.step, event)
 
     async def _mend(self) -> None:
         """Try again what a full disk holds up, until there is room."""
@@ -341,45 +366,6 @@ class Driver(Node, Generic[Event, Effect]):
             return
 
 
-class Inbox(AsyncIterator[M]):
-    """What a peer streams in: counted and captured as the bytes that came, then parsed."""
-
-    def __init__(self, node: Node, raw: AsyncIterator[bytes], kind: type[M], peer: str, method: str) -> None:
-        """One stream, which gets a number of its own."""
-        self.bytes = 0
-        self.stream = node.stream()
-        self._node, self._raw, self._kind, self._peer, self._method = node, raw, kind, peer, method
-        self._chunk = kind.DESCRIPTOR.fields_by_name["chunk"].number
-
-    async def __anext__(self) -> M:
-        raw = await anext(self._raw)
-        self.bytes += len(raw)
-        name = self._kind.DESCRIPTOR.full_name
-        self._node.crossed("received", self._peer, self._method, self.stream, name, raw)
-        try:
-            return cast("M", read_chunk(self._chunk, raw) or self._kind.FromString(raw))
-        except DecodeError:
-            raise PeerFault(Reason.MALFORMED, f"{self._peer} sent what is no {name}", peer=self._peer) from None
-
-
-class Outbox(AsyncIterator[bytes]):
-    """What this node streams out: made bytes once, if it is not yet, and counted and captured as such."""
-
-    def __init__(self, node: Node, frames: AsyncIterator[M | bytes], kind: type[M], peer: str, method: str) -> None:
-        """One stream, which gets a number of its own."""
-        self.bytes = 0
-        self.stream = node.stream()
-        self._node, self._frames, self._peer, self._method = node, frames, peer, method
-        self._name = kind.DESCRIPTOR.full_name
-
-    async def __anext__(self) -> bytes:
-        frame = await anext(self._frames)
-        raw = frame if isinstance(frame, bytes) else frame.SerializeToString()
-        self.bytes += len(raw)
-        self._node.crossed("sent", self._peer, self._method, self.stream, self._name, raw)
-        return raw
-
-
 async def whole(future: asyncio.Future[T]) -> T:
     """Wait for something that must not be left half done: if the waiter is cancelled, it waits all the same.
 
@@ -396,27 +382,6 @@ async def whole(future: asyncio.Future[T]) -> T:
             future.exception()  # nobody else asks
         raise cancelled
     return future.result()
-
-
-def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Turn a fault that a handler raises into a refusal, logged and counted, with its reason."""
-
-    @functools.wraps(handler)
-    async def wrapped(self: Any, request: Any, context: Context) -> Any:
-        node: Node = self.node
-        try:
-            return await handler(self, request, context)
-        except Fault as fault:
-            node.metrics.rejected(fault.reason)
-            node.log.fault(f"refused {handler.__name__}", fault)
-            await refuse(context, fault)
-        except ConnectionAbortedError as leaving:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(leaving))
-        except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
-            node.log.error(f"{handler.__name__} failed: {error}")
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node cannot write: its log says why")
-
-    return wrapped
 
 
 def tls_of(config: NodeConfig) -> Tls | None:

@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.net.names import INSECURE_NAME
 from silomix.runtime.store.home import NODE_FILE
 
 SERVING = "SERVING"
@@ -63,7 +64,8 @@ class _Asker:
         with line:
             stub: Any = health_pb2_grpc.HealthStub(line)
             try:
-                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+                who = ((INSECURE_NAME, self.name),) if self.tls is None else ()
+                answer = stub.Check(health_pb2.HealthCheckRequest(), metadata=who, timeout=timeout_s)
             except grpc.RpcError as error:
                 return Answer(node, address, error.code().name)
         return Answer(node, address, health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -27,12 +27,12 @@ from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_di
 from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.local import InProcess, create
-from silomix.runtime.net.transport import aggregator_stub, channel, metadata, shuffler_stub
+from silomix.runtime.net.transport import channel, metadata
 from silomix.runtime.net.wire import write_header
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.store.modelfile import read_model
-from silomix.v1 import body_pb2
+from silomix.v1 import body_pb2, services_pb2_grpc
 
 TASK = "tests.nodes.toy:task"
 PARAMETERS = 1001
@@ -154,6 +154,11 @@ async def manifest_at(federation: InProcess, name: str = "shuffler-1", round_: i
     return node.core.attempt.manifest
 
 
+def shuffler_stub(to: grpc.aio.Channel) -> Any:
+    """What calls a shuffler as gRPC would; the generated stubs have no types."""
+    return services_pb2_grpc.ShufflerServiceStub(to)  # type: ignore[no-untyped-call]
+
+
 class Peer:
     """A member without a node: calls what it likes, in its own name."""
 
@@ -165,7 +170,7 @@ class Peer:
         member = config.federation.member(target)
         self.channel = channel(member.address, target, self.tls)
         self.shuffler = shuffler_stub(self.channel)
-        self.aggregator = aggregator_stub(self.channel)
+        self.aggregator: Any = services_pb2_grpc.AggregatorServiceStub(self.channel)  # type: ignore[no-untyped-call]
 
     async def submit(self, frames: Iterable[body_pb2.Frame] | AsyncIterator[body_pb2.Frame]) -> body_pb2.Receipt:
         """Send a stream of frames, and return the receipt or raise what came instead."""

@@ -29,7 +29,7 @@ from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.messages import Accusation, Evidence
 from silomix.runtime.core.protocol.rules import check_evidence
 from silomix.runtime.local import InProcess
-from silomix.runtime.net.transport import fault_of
+from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.wire import write_header
 from silomix.runtime.nodes.facts import read_shuffler
 from silomix.runtime.nodes.shuffler import ShufflerNode
@@ -188,7 +188,7 @@ def test_a_stalled_upload_is_ended_and_the_round_closes_without_it(
             for frames in ((), (body.first, body.middle[0])):
                 error = await refusal(partial(stall, frames))
                 assert (error.details() or "").startswith(Reason.COHORT_CLOSED)
-            assert not hop.uploads[CULPRIT]
+            assert not hop.submitting.open[CULPRIT]
             assert [(r.attempts, r.cohort) for r in await running.finished()] == [(1, 4)]
             assert_model(running.aggregator.tensors, [range(4)], federation.policy)
 

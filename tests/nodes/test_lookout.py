@@ -11,7 +11,7 @@ from tests.nodes.toy import Toy
 
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.local import InProcess
-from silomix.runtime.net.transport import NOT_OPEN, has_attempt
+from silomix.runtime.net.health import NOT_OPEN, has_attempt
 from silomix.runtime.nodes import lookout
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.observe.events import Heard
