@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from silomix.runtime.core.values import Kind, text
+from silomix.runtime.core.protocol.points import key_problem
+from silomix.runtime.core.values import Kind, Unfit, text
 
 
 class Role(StrEnum):
@@ -40,7 +41,10 @@ def _flag(value: Any) -> bool:
 def _hex_key(value: Any) -> bytes:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{64}", value):
         raise ValueError
-    return bytes.fromhex(value)
+    key = bytes.fromhex(value)
+    if problem := key_problem(key):
+        raise Unfit(problem)
+    return key
 
 
 def _address(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from silomix.runtime.config.kinds import Key
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.values import Unfit
 
 
 class ConfigError(UserError):
@@ -52,6 +53,8 @@ class Where:
                 continue
             try:
                 values[name] = key.kind.parse(data[name])
+            except Unfit as unfit:
+                raise self.wrong(name, f"found {show(data[name])}, which {unfit}; give {key.kind.allowed}") from None
             except (ValueError, OverflowError):
                 raise self.wrong(name, f"found {show(data[name])}; give {key.kind.allowed}") from None
         return values

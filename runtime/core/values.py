@@ -15,6 +15,10 @@ Scalar = str | int | float | bool
 """What a task option may be: what TOML, JSON and a keyword argument all have."""
 
 
+class Unfit(ValueError):  # noqa: N818 - no error of ours: what a value is
+    """A value has the right form and still will not do; the message goes on from "which"."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a value may be: in words, and as a function that raises ValueError."""

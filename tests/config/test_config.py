@@ -14,6 +14,7 @@ import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
@@ -53,6 +54,11 @@ def edit(file: Path, old: str, new: str) -> None:
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def public(number: int) -> bytes:
+    """One of many public keys, the same each time."""
+    return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big")).public_key().public_bytes_raw()
 
 
 def line_of(file: Path, start: str) -> str:
@@ -258,7 +264,7 @@ def test_comments_do_not_change_the_digest_and_keys_anchor_and_order_do(home: Pa
         replace(before, shufflers=before.shufflers[::-1]),
         replace(before, shufflers=before.shufflers[:1]),
         replace(before, silos=before.silos[::-1]),
-        replace(before, aggregator=replace(before.aggregator, key=bytes(32))),
+        replace(before, aggregator=replace(before.aggregator, key=public(1))),
         replace(before, aggregator=replace(before.aggregator, address="[::1]:7000")),
     ]
     digests = {before.digest}
@@ -439,6 +445,29 @@ def test_wrong_federation_files(home: Path, old: str, new: str, key: str, says: 
     assert says in str(error)
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (bytes(32), "small order"),
+        (bytes([1]) + bytes(31), "small order"),
+        (bytes([1]) + bytes(30) + bytes([0x80]), "small order"),
+        (bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85"), "small order"),
+        ((2**255 - 19 + 3).to_bytes(32, "little"), "canonical"),
+        (b"\xff" * 32, "canonical"),
+        (bytes([2]) + bytes(31), "not a point of the curve"),
+    ],
+)
+def test_a_key_that_binds_nobody_is_refused(home: Path, key: bytes, says: str) -> None:
+    file = home / "federation.toml"
+    federation = load_federation(file)
+    edit(file, federation.shufflers[1].key.hex(), key.hex())
+    error = error_of(load_federation, file)
+    assert error.key == "shufflers[1].key"
+    assert key.hex() in str(error)
+    assert says in str(error)
+    assert "give an Ed25519 public key" in str(error)
+
+
 def test_a_roster_is_made_of_tables(home: Path) -> None:
     file = home / "federation.toml"
     text = file.read_text(encoding="utf-8").partition("[[silos]]")[0]
@@ -463,7 +492,7 @@ def test_two_nodes_share_neither_key_nor_address(home: Path) -> None:
 def test_the_roster_has_bounds(made: Path, tmp_path: Path) -> None:
     federation = load_federation(made)
     few = replace(federation, silos=federation.silos[:2])
-    many = tuple(replace(federation.silos[0], name=f"s{i}", key=i.to_bytes(32, "big")) for i in range(1, MAX_SILOS + 2))
+    many = tuple(replace(federation.silos[0], name=f"s{i}", key=public(i)) for i in range(1, MAX_SILOS + 2))
     for wrong in (few, replace(federation, silos=many)):
         with pytest.raises(ConfigError, match="give 3 to 1000"):
             dump_federation(wrong, tmp_path / "federation.toml")
