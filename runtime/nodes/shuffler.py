@@ -489,7 +489,9 @@ class _Service:
         self.node.seen("received", peer, "Open", stream, request)
         manifest = read_manifest(request.manifest)
         await self.node.step(core.Open(manifest, self.node.clock()))
-        return services_pb2.OpenResponse(manifest_digest=manifest.digest)
+        response = services_pb2.OpenResponse(manifest_digest=manifest.digest)
+        self.node.seen("sent", peer, "Open", stream, response)
+        return response
 
     @guarded
     async def Submit(self, request: AsyncIterator[bytes], context: Context) -> body_pb2.Receipt:
