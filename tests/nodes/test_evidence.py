@@ -169,7 +169,7 @@ def test_a_stalled_upload_is_ended_and_the_round_closes_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("silomix.runtime.nodes.shuffler.LATE_S", 0.2)
-    monkeypatch.setattr("silomix.runtime.nodes.shuffler.HEADER_S", 0.5)
+    monkeypatch.setattr("silomix.runtime.net.streams.FIRST_S", 0.5)
     federation = make(tmp_path / "f", 5, 1, rounds=1, deadline_s=2)
 
     async def go() -> None:
@@ -185,9 +185,9 @@ def test_a_stalled_upload_is_ended_and_the_round_closes_without_it(
             async def stall(frames: tuple[body_pb2.Frame, ...]) -> None:
                 await us.submit(stalling(frames))
 
-            for frames in ((), (body.first, body.middle[0])):
+            for frames, reason in (((), Reason.TOO_SLOW), ((body.first, body.middle[0]), Reason.COHORT_CLOSED)):
                 error = await refusal(partial(stall, frames))
-                assert (error.details() or "").startswith(Reason.COHORT_CLOSED)
+                assert (error.details() or "").startswith(reason)
             assert not hop.submitting.open[CULPRIT]
             assert [(r.attempts, r.cohort) for r in await running.finished()] == [(1, 4)]
             assert_model(running.aggregator.tensors, [range(4)], federation.policy)

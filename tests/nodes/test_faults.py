@@ -650,6 +650,7 @@ def test_a_release_that_cannot_be_written_down_does_not_happen_until_it_is(
 
             hop.journal.put = full  # type: ignore[method-assign]
             body = Body(us, await manifest_at(running), _update(3))
+            await until(lambda: len(_counted(running)) == 3, "the others are in")
             error = await refusal(lambda: us.submit(body.frames()))  # it does not come back: the hop tries by itself
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert "cannot write" in (error.details() or "")
