@@ -9,7 +9,7 @@ byte leaves, so a restart knows of it, and a later attempt at that round can onl
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import ceil
+from math import ceil, inf
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
@@ -427,9 +427,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
         self._rng = rng
-        self._round_began = 0.0
-        self._timed = 0
-        """The round that `_round_began` is about."""
+        self._began: dict[int, float] = {}
+        """By round: when this process first heard of it."""
 
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
@@ -448,19 +447,31 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def wake_at(self) -> float | None:
         """When the next `Tick` is due: hop 1 closes the cohort at its deadline, and no secret outlives its round."""
-        if self.state is State.OPEN and self.attempt is not None and self._first(self.attempt.manifest):
-            return self.attempt.opened + self.attempt.manifest.deadline_s
-        return self._expires if self.keys or self.state in (State.OPEN, State.RELEASING, State.GIVEN_UP) else None
+        times = [self._expires(round_) for round_ in self._held()]
+        if self.state is State.OPEN and self._first(self._now_open.manifest):
+            times.append(self._closes)
+        return min(times, default=None)
 
     @property
-    def _expires(self) -> float:
+    def _closes(self) -> float:
+        return self._now_open.opened + self._now_open.manifest.deadline_s
+
+    def _held(self) -> set[int]:
+        """The rounds of which there is something to forget."""
+        rounds = {round_ for round_, _ in self.keys}
+        if self.attempt is not None and self.state in (State.OPEN, State.RELEASING, State.GIVEN_UP):
+            rounds.add(self.attempt.manifest.round)
+        return rounds
+
+    def _expires(self, round_: int) -> float:
+        """When a round's secrets go at the latest. Of one whose keys were made before a restart: ask at once."""
         policy = self.federation.policy
-        return self._round_began + policy.attempts * (policy.deadline_s + policy.release_s)
+        began = self._began.get(round_)
+        return -inf if began is None else began + policy.attempts * (policy.deadline_s + policy.release_s)
 
     def _begins(self, round_: int, now: float) -> None:
-        """Start a round's clock: with the first that this process hears of it."""
-        if round_ != self._timed:
-            self._timed, self._round_began = round_, now
+        """Start a round's clock with the first that this process hears of it; no later round sets it back."""
+        self._began.setdefault(round_, now)
 
     def _first(self, manifest: Manifest) -> bool:
         return manifest.chain[0] == self.identity.name
@@ -817,25 +828,25 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if manifest.digest != event.manifest:
             return []
         self.state = State.DONE
-        return self._forget((manifest.round, manifest.attempt))  # keys for the next round may be made already
+        over = (manifest.round, manifest.attempt)  # keys for the next round may be made already
+        return [*(Remember(KeysGone(*number)) for number in self.keys if number <= over), Forget()]
 
     def _tick(self, event: Tick) -> list[Effect]:
-        attempt = self._now_open
-        if self._first(attempt.manifest) and event.now >= attempt.opened + attempt.manifest.deadline_s:
+        manifest = self._now_open.manifest
+        if self._first(manifest) and self._closes <= event.now < self._expires(manifest.round):
             return self._close()
         return self._expire(event)
 
     def _expire(self, event: Tick) -> list[Effect]:
-        """Let go of a round that nobody has brought to its end, by this hop's own clock."""
-        if not self._timed and self.keys:  # made before a restart: the clock begins anew
-            self._begins(max(self.keys)[0], event.now)
-        wake = self.wake_at()
-        if wake is None or event.now < self._expires:
-            return []
-        if self.state is not State.DONE:
-            self.state = State.IDLE
-        return self._forget(max(self.keys, default=(0, 0)))
-
-    def _forget(self, up_to: tuple[int, int]) -> list[Effect]:
-        gone: list[Effect] = [Remember(KeysGone(*number)) for number in self.keys if number <= up_to]
-        return [*gone, Forget()]
+        """Let go of rounds that nobody has brought to their end, by this hop's own clock."""
+        held = self._held()
+        self._began = {round_: self._began.get(round_, event.now) for round_ in held}  # made before a restart: anew
+        over = {round_ for round_ in held if event.now >= self._expires(round_)}
+        for round_ in over:  # were it tried once more, by an aggregator that was away, it would have all its time
+            del self._began[round_]
+        effects: list[Effect] = [Remember(KeysGone(*number)) for number in self.keys if number[0] in over]
+        if self.attempt is not None and self.attempt.manifest.round in over:
+            if self.state is not State.DONE:
+                self.state = State.IDLE
+            effects.append(Forget())
+        return effects

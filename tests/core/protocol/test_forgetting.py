@@ -1,0 +1,204 @@
+"""Rule R6: nothing outlives the round. Keys go when its sum has come through, and at the latest when its time is up."""
+
+import pytest
+from tests.core.protocol.federations import OTHER_MODEL, cohort, federation, header, headers, manifest
+from tests.core.protocol.hops import SILOS, F, Hop, opened, release_round, released
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.machine import Remember
+from silomix.runtime.core.protocol.shuffler import (
+    CohortIn,
+    Delivered,
+    Forget,
+    HeaderIn,
+    KeysGone,
+    KeysMade,
+    Open,
+    Prepare,
+    SendRefused,
+    Spoiled,
+    State,
+    Tick,
+)
+
+WHOLE_ROUND_S = F.policy.attempts * (F.policy.deadline_s + F.policy.release_s)
+
+
+def ask(round_: int, attempt: int = 1, now: float = 0.0, known: int = 0) -> Prepare:
+    return Prepare(F.digest, round_, attempt, SILOS, known, now)
+
+
+def secrets(hop: Hop) -> list[Secret]:
+    """All private keys that a hop has in memory now."""
+    return [key for keys in hop.core.keys.values() for key in keys.values()]
+
+
+def in_journal(hop: Hop) -> list[tuple[int, int]]:
+    return [(f.round, f.attempt) for f in hop.journal if isinstance(f, KeysMade)]
+
+
+@pytest.mark.parametrize("name", ["hop-1", "hop-2"])
+def test_keys_and_passage_go_when_the_sum_has_come_through(name: str) -> None:
+    hop, m = opened(name)
+    assert hop.feed(Delivered(m.digest)) == []  # nothing was released
+    of = headers(m, F)
+    if name == "hop-1":
+        hop.submit(*of)
+    else:
+        hop.relayed(m, of)
+        hop.feed(CohortIn(cohort(m, of)))
+    assert hop.feed(Delivered(bytes(32))) == []
+    held = secrets(hop)
+    assert held
+    assert all(any(key.value) for key in held)
+    assert hop.feed(Delivered(m.digest)) == [Remember(KeysGone(1, 1)), Forget()]
+    assert hop.core.state is State.DONE
+    assert not hop.core.keys
+    assert not any(any(key.value) for key in held)  # overwritten where they lay
+    assert in_journal(hop) == []
+    assert hop.core.wake_at() is None
+    hop.restart()
+    assert not hop.core.keys
+    assert hop.feed(Delivered(m.digest)) == []
+
+
+def test_keys_of_the_next_round_stay_when_a_sum_has_come_through() -> None:
+    hop = Hop("hop-1")
+    m = release_round(hop, 1)
+    hop.feed(ask(2, known=1))
+    assert hop.feed(Delivered(m.digest)) == [Remember(KeysGone(1, 1)), Forget()]
+    assert set(hop.core.keys) == {(2, 1)}
+
+
+@pytest.mark.parametrize("name", ["hop-1", "hop-2"])
+def test_a_round_that_nobody_ends_is_let_go_by_the_hops_own_clock(name: str) -> None:
+    """Nothing more is ever heard: too few came, the aggregator is gone, or it waits for the keys to pile up."""
+    hop, m = Hop(name), manifest(F)
+    hop.open(m, 100.0)
+    held = secrets(hop)
+    wake = hop.core.wake_at()
+    assert wake is not None
+    hop.feed(Tick(100.0 + F.policy.deadline_s))
+    meanwhile: State = State.GIVEN_UP if name == "hop-1" else State.OPEN
+    assert hop.core.state is meanwhile
+    assert hop.core.wake_at() == 100.0 + WHOLE_ROUND_S
+    assert hop.feed(Tick(100.0 + WHOLE_ROUND_S - 0.1)) == []
+    assert hop.feed(Tick(100.0 + WHOLE_ROUND_S)) == [Remember(KeysGone(1, 1)), Forget()]
+    assert hop.core.state is State.IDLE
+    assert hop.core.wake_at() is None
+    assert not any(any(key.value) for key in held)
+    assert in_journal(hop) == []
+    assert hop.refuses(HeaderIn(header(m, "silo-1"), "silo-1")) is Reason.WRONG_MANIFEST
+
+
+def test_a_released_sum_that_never_comes_through_is_let_go_too() -> None:
+    hop = Hop("hop-1")
+    release_round(hop, 1)
+    assert hop.core.state is State.RELEASING
+    assert hop.core.wake_at() == WHOLE_ROUND_S
+    assert hop.feed(Tick(WHOLE_ROUND_S)) == [Remember(KeysGone(1, 1)), Forget()]
+    assert hop.core.released[1].silos == SILOS  # that it was released is never forgotten
+
+
+def test_the_clock_of_a_round_begins_with_its_first_attempt() -> None:
+    hop = Hop("hop-1")
+    hop.open(manifest(F, 1, 1), 0.0)
+    hop.open(manifest(F, 1, 2), 100.0)
+    hop.open(manifest(F, 1, 3), WHOLE_ROUND_S - 10.0)
+    assert hop.core.wake_at() == WHOLE_ROUND_S  # before the deadline of this attempt
+    effects = hop.feed(Tick(WHOLE_ROUND_S + 60.0))  # both are due, and nothing is released any more
+    assert effects == [Remember(KeysGone(1, 3)), Forget()]
+
+
+def test_a_later_round_does_not_set_the_clock_of_an_earlier_one_back() -> None:
+    """An aggregator that asks for keys again and again would keep those of a round alive that it never ends."""
+    hop = Hop("hop-1")
+    hop.open(manifest(F, 1), 0.0)
+    hop.feed(Tick(60.0))  # given up
+    for round_ in (2, 3, 4):
+        hop.feed(ask(round_, now=50.0 * round_))
+    assert set(hop.core.keys) == {(1, 1), (4, 1)}
+    assert hop.core.wake_at() == WHOLE_ROUND_S
+    assert hop.feed(Tick(WHOLE_ROUND_S)) == [Remember(KeysGone(1, 1)), Forget()]
+    assert set(hop.core.keys) == {(4, 1)}
+    assert hop.core.wake_at() == 200.0 + WHOLE_ROUND_S
+    assert hop.feed(Tick(200.0 + WHOLE_ROUND_S)) == [Remember(KeysGone(4, 1))]
+    assert hop.core.wake_at() is None
+
+
+def test_keys_that_were_made_and_never_used_go_too() -> None:
+    hop = Hop("hop-1")
+    hop.feed(ask(1, now=7.0))
+    assert hop.core.wake_at() == 7.0 + WHOLE_ROUND_S
+    assert hop.feed(Tick(7.0 + WHOLE_ROUND_S)) == [Remember(KeysGone(1, 1))]
+    assert not hop.core.keys
+    assert hop.core.wake_at() is None
+
+
+@pytest.mark.parametrize("now", [0.0, 5.0, 1e6])
+def test_keys_in_the_journal_of_a_hop_that_comes_back_go_in_time(now: float) -> None:
+    """Its clock may begin anywhere: it counts from the moment at which the hop is back, called or not."""
+    hop, _ = opened()
+    hop.restart()
+    assert set(hop.core.keys) == {(1, 1)}
+    wake = hop.core.wake_at()
+    assert wake is not None
+    assert wake <= now  # it wants to know what time it is
+    assert hop.feed(Tick(now)) == []
+    assert hop.core.wake_at() == now + WHOLE_ROUND_S
+    assert hop.feed(Tick(now + WHOLE_ROUND_S - 0.1)) == []
+    assert hop.feed(Tick(now + WHOLE_ROUND_S)) == [Remember(KeysGone(1, 1))]
+    assert in_journal(hop) == []
+    assert hop.core.wake_at() is None
+
+
+def test_keys_of_attempts_that_were_never_opened_do_not_pile_up() -> None:
+    hop = Hop("hop-1")
+    hop.open(manifest(F, 1, 1))
+    for attempt in range(2, 50):
+        hop.feed(ask(1, attempt))
+        assert set(hop.core.keys) == {(1, 1), (1, attempt)} == set(in_journal(hop))
+    for attempt in range(50, 60):  # also if the hop forgets each time what is open
+        hop.restart()
+        hop.feed(ask(1, attempt))
+        assert len(hop.core.keys) <= 2
+    hop.feed(ask(2))
+    assert len(hop.core.keys) <= 2
+
+
+def test_a_given_up_attempt_keeps_its_keys_until_its_time_is_up_or_another_opens() -> None:
+    """They are evidence until then: a silo that sealed garbage may still be named."""
+    m = manifest(F)
+    refused = PeerFault(Reason.BAD_SIGNATURE, "the next hop has another key")
+    for event in (Spoiled(m.digest, "the disk is full"), SendRefused(m.digest, refused)):
+        hop, _ = opened()
+        hop.feed(event)
+        assert hop.core.state is State.GIVEN_UP
+        assert set(hop.core.keys) == {(1, 1)}
+        assert hop.feed(Tick(WHOLE_ROUND_S)) == [Remember(KeysGone(1, 1)), Forget()]
+
+
+def test_after_its_time_is_up_a_round_may_be_tried_again_and_only_for_the_same_silos() -> None:
+    hop, m = opened()
+    hop.submit(*headers(m, F)[:3])
+    assert released(hop.feed(Tick(60.0))) == SILOS[:3]
+    hop.feed(Tick(WHOLE_ROUND_S))
+    assert hop.core.state is State.IDLE
+    again = manifest(F, 1, 2)
+    hop.open(again, WHOLE_ROUND_S + 1000)
+    assert hop.core.wake_at() == WHOLE_ROUND_S + 1000 + F.policy.deadline_s  # it has all its time again
+    assert hop.feed(Tick(WHOLE_ROUND_S + 1000)) == []
+    assert hop.refuses(HeaderIn(header(again, "silo-4"), "silo-4")) is Reason.ALREADY_RELEASED
+    assert released(hop.submit(*headers(again, F)[:3])) == SILOS[:3]
+    assert hop.refuses(Open(manifest(F, 1, 3, model=OTHER_MODEL), 0.0)) is Reason.ALREADY_RELEASED
+
+
+def test_a_trusted_federation_lets_go_of_its_passage() -> None:
+    f = federation(level=Level.TRUSTED)
+    hop, m = opened("hop-2", f)
+    assert not hop.core.keys
+    assert hop.core.wake_at() == WHOLE_ROUND_S
+    assert hop.feed(Tick(WHOLE_ROUND_S)) == [Forget()]
+    assert hop.refuses(HeaderIn(header(m, "silo-1"), "hop-1")) is Reason.WRONG_MANIFEST
