@@ -21,11 +21,15 @@ from tests.vectors.reference import (
     Json,
     Part,
     chunk_digest,
+    cohort_digest,
     digest,
+    fence_digest,
     frame,
+    header_digest,
     hpke_seal,
     info,
     largest,
+    manifest_digest,
     mask,
     moduli_of,
     pack,
@@ -33,6 +37,7 @@ from tests.vectors.reference import (
     quantise,
     refuse,
     root,
+    round_key_digest,
     width_of,
 )
 
@@ -298,6 +303,17 @@ def mask_vectors() -> Json:
     return {"good": good, "bad": []}
 
 
+_P = 2**255 - 19
+_ORDER_8 = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+SMALL_ORDER = [
+    (u | high).to_bytes(32, "little") for u in (0, 1, *_ORDER_8, _P - 1, _P, _P + 1) for high in (0, 1 << 255)
+]
+"""Points that make a shared secret which all know, in every encoding: the highest bit counts for nothing."""
+
+
 def seal_vectors() -> Json:
     seed, private, ephemeral, stranger = (
         hashlib.sha256(s).digest() for s in (b"seed", b"private", b"ephemeral", b"stranger")
@@ -321,11 +337,96 @@ def seal_vectors() -> Json:
     for at in (0, 30, 32, 40, 63, 64, 79):  # the encapsulated key, the seed, the tag
         changed = sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]
         bad.append({**case, "sealed": changed.hex(), "reason": "seal_broken"})
-    small_order = (bytes(32), b"\x01" + bytes(31))  # points that make a shared secret which all know
-    bad += [{**case, "sealed": (point + sealed[32:]).hex(), "reason": "seal_broken"} for point in small_order]
+    bad += [{**case, "sealed": (point + sealed[32:]).hex(), "reason": "seal_broken"} for point in SMALL_ORDER]
     bad += [{**case, "context": {**CONTEXT, name: value}, "reason": "seal_broken"} for name, value in OTHER.items()]
     bad.append({**case, "private": stranger.hex(), "reason": "seal_broken"})
     return {"good": good, "bad": bad}
+
+
+def message_vectors() -> Json:
+    """What the signatures of section 5 cover."""
+
+    def name(*what: object) -> str:
+        return hashlib.sha256(repr(what).encode()).hexdigest()
+
+    federation, chain, silos = CONTEXT["federation"], ["hop-1", "hop-2"], ["silo-1", "silo-2", "silo-3"]
+
+    def key(hop: str, silo: str) -> Json:
+        return {
+            "hop": hop,
+            "silo": silo,
+            "round": 3,
+            "attempt": 2,
+            "public_key": name(hop, silo),
+            "last_released": 2,
+            "signature": 2 * name("signature", hop, silo),
+        }
+
+    fence = {"hop": "hop-3", "round": 3, "attempt": 1, "signature": 2 * name("fence")}
+    moduli = moduli_of(POLICIES[0])
+    manifest: Json = {
+        "federation": federation,
+        "round": 3,
+        "attempt": 2,
+        "model": CONTEXT["model"],
+        "schema": [
+            {"name": "a", "dtype": "F32", "kind": "parameter", "shape": [5, 2]},
+            {"name": "b", "dtype": "F32", "kind": "buffer", "shape": [3]},
+        ],
+        "plan": POLICIES[0],
+        "moduli": moduli,
+        "bounds": [(1.0).hex(), (0.25).hex()],
+        "update": "delta",
+        "granularity": "sum",
+        "chain": chain,
+        "hop_keys": [key(hop, silo) for hop in chain for silo in silos],
+        "aggregator_keys": [key("aggregator", silo) for silo in silos],
+        "group_size": 0,
+        "invited": silos,
+        "minimum_cohort": 3,
+        "chunk_parameters": 64,
+        "deadline_s": 600,
+        "fences": [fence],
+    }
+    groups = {**manifest, "aggregator_keys": [key("aggregator", "")], "group_size": 3, "invited": [], "fences": []}
+    of = manifest_digest(manifest).hex()
+    recipients = (*chain, "aggregator")
+    seeds = [{"recipient": r, "sealed": (2 * name(r) + name())[:160], "commitment": name("c", r)} for r in recipients]
+    header = {"silo": "silo-2", "manifest": of, "seeds": seeds, "chunks": 7}
+    cohort = {"manifest": of, "participants": [{"silo": silo, "header": name("header", silo)} for silo in silos]}
+    at, body, named = bytes.fromhex(federation), bytes.fromhex(name("root")), cohort_digest(cohort)
+    made: list[tuple[str, Json, bytes]] = [
+        ("round key", key("hop-1", "silo-2"), round_key_digest(at, key("hop-1", "silo-2"))),
+        ("round key", key("aggregator", ""), round_key_digest(at, key("aggregator", ""))),
+        ("fence", fence, fence_digest(at, fence)),
+        ("manifest", manifest, manifest_digest(manifest)),
+        ("manifest", groups, manifest_digest(groups)),
+        ("header", header, header_digest(header)),
+        ("cohort", cohort, named),
+        (
+            "receipt",
+            {"silo": "silo-2", "manifest": of, "root": body.hex(), "hop": "hop-1"},
+            digest("receipt", "silo-2", bytes.fromhex(of), body, "hop-1"),
+        ),
+        ("grouping", {"cohort": named.hex(), "groups": [0, 1, 0]}, digest("grouping", named, 3, 0, 1, 0)),
+        (
+            "trailer",
+            {"header": name("header"), "root": body.hex()},
+            digest("trailer", bytes.fromhex(name("header")), body),
+        ),
+        (
+            "release",
+            {"hop": "hop-2", "cohort": named.hex(), "root": body.hex()},
+            digest("release", "hop-2", named, body),
+        ),
+        (
+            "delivery",
+            {"name": "aggregator", "manifest": of, "root": body.hex()},
+            digest("delivery", "aggregator", bytes.fromhex(of), body),
+        ),
+    ]
+    good = [{"kind": kind, "federation": federation, "message": what, "digest": d.hex()} for kind, what, d in made]
+    return {"good": good, "bad": []}
 
 
 def files() -> dict[str, Json]:
@@ -338,6 +439,7 @@ def files() -> dict[str, Json]:
         "quantise.json": quantise_vectors(),
         "mask.json": mask_vectors(),
         "seal.json": seal_vectors(),
+        "message.json": message_vectors(),
     }
 
 

@@ -7,6 +7,7 @@ step. It is slow, and each function can be held against one paragraph of docs/pr
 
 import hashlib
 import hmac
+import struct
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations_with_replacement, count, islice
@@ -38,6 +39,58 @@ def frame(domain: str, *parts: Part) -> bytes:
 def digest(domain: str, *parts: Part) -> bytes:
     """SHA-256 of the frame."""
     return hashlib.sha256(frame(domain, *parts)).digest()
+
+
+def raw(hexadecimal: str) -> bytes:
+    return bytes.fromhex(hexadecimal)
+
+
+def round_key_digest(federation: bytes, key: Json) -> bytes:
+    names = (key["hop"], key["silo"], key["round"], key["attempt"], raw(key["public_key"]), key["last_released"])
+    return digest("round-key", federation, *names)
+
+
+def fence_digest(federation: bytes, fence: Json) -> bytes:
+    return digest("fence", federation, fence["hop"], fence["round"], fence["attempt"])
+
+
+def schema_digest(tensors: Sequence[Json]) -> bytes:
+    parts: list[Part] = [len(tensors)]
+    for t in tensors:
+        parts += [t["name"], t["dtype"], t["kind"], len(t["shape"]), *t["shape"]]
+    return digest("schema", *parts, sum(prod(t["shape"]) for t in tensors))
+
+
+def manifest_digest(m: Json) -> bytes:
+    """What the aggregator signs. Keys and fences stand in it with their signatures."""
+    federation = raw(m["federation"])
+    parts: list[Part] = [federation, m["round"], m["attempt"], raw(m["model"]), schema_digest(m["schema"])]
+    parts += [plan_digest(m["plan"], m["moduli"]), len(m["bounds"])]
+    parts += [struct.pack("<d", float.fromhex(bound)) for bound in m["bounds"]]
+    parts += [m["update"], m["granularity"], len(m["chain"]), *m["chain"]]
+    for keys in (m["hop_keys"], m["aggregator_keys"]):
+        parts.append(len(keys))
+        for key in keys:
+            parts += [round_key_digest(federation, key), raw(key["signature"])]
+    parts += [m["group_size"], len(m["invited"]), *m["invited"]]
+    parts += [m["minimum_cohort"], m["chunk_parameters"], m["deadline_s"], len(m["fences"])]
+    for fence in m["fences"]:
+        parts += [fence_digest(federation, fence), raw(fence["signature"])]
+    return digest("manifest", *parts)
+
+
+def header_digest(h: Json) -> bytes:
+    parts: list[Part] = [h["silo"], raw(h["manifest"]), len(h["seeds"])]
+    for seed in h["seeds"]:
+        parts += [seed["recipient"], raw(seed["sealed"]), raw(seed["commitment"])]
+    return digest("header", *parts, h["chunks"])
+
+
+def cohort_digest(c: Json) -> bytes:
+    parts: list[Part] = [raw(c["manifest"]), len(c["participants"])]
+    for p in c["participants"]:
+        parts += [p["silo"], raw(p["header"])]
+    return digest("cohort", *parts)
 
 
 # Section 2: the plan. Slow and plain, for the small policies of the vectors.

@@ -12,10 +12,31 @@ from tests.vectors import generate, reference
 
 from silomix.runtime.core.digest import digest, fast_hash, frame
 from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
-from silomix.runtime.core.protocol.messages import body_root, chunk_digest
+from silomix.runtime.core.protocol.messages import (
+    Cohort,
+    Fence,
+    Grouping,
+    Header,
+    Manifest,
+    Participant,
+    Receipt,
+    RoundKey,
+    SealedSeed,
+    body_root,
+    chunk_digest,
+    delivery_digest,
+    release_digest,
+    trailer_digest,
+)
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 
 FILES = generate.files()
+BYTES = {
+    "cohort", "commitment", "federation", "header", "manifest", "model", "public_key", "root", "sealed", "signature",
+}  # fmt: skip
+"""Fields that are hex in the files."""
 
 
 @pytest.mark.parametrize(("name", "content"), FILES.items(), ids=FILES)
@@ -81,6 +102,61 @@ def test_roots_of_section_3(vector: reference.Json) -> None:
         assert chunk_digest(i, chunk["first"], [memoryview(plane) for plane in planes]) == digests[-1]
     assert [d.hex() for d in digests] == vector["digests"]
     assert body_root(digests).hex() == vector["root"]
+
+
+def message_of(kind: str, what: reference.Json) -> Any:
+    """The product's message with these fields, or its digest where there is no such message."""
+    fields: dict[str, Any] = {key: bytes.fromhex(value) if key in BYTES else value for key, value in what.items()}
+    match kind:
+        case "round key":
+            return RoundKey(**fields)
+        case "fence":
+            return Fence(**fields)
+        case "header":
+            seeds = tuple(message_of("seed", seed) for seed in what["seeds"])
+            return Header(**{**fields, "seeds": seeds})
+        case "seed":
+            return SealedSeed(**fields)
+        case "receipt":
+            return Receipt(**fields)
+        case "cohort":
+            named = (Participant(p["silo"], bytes.fromhex(p["header"])) for p in what["participants"])
+            return Cohort(fields["manifest"], tuple(named))
+        case "manifest":
+            del fields["moduli"]
+            lists = {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
+            keys = {k: tuple(message_of("round key", key) for key in what[k]) for k in ("hop_keys", "aggregator_keys")}
+            tensors = (
+                TensorSpec(t["name"], tuple(t["shape"]), Dtype(t["dtype"]), t["kind"] == "buffer")
+                for t in what["schema"]
+            )
+            special: dict[str, Any] = {
+                "schema": Schema(tuple(tensors)),
+                "plan": plan_of(what["plan"]),
+                "bounds": tuple(map(float.fromhex, what["bounds"])),
+                "update": UpdateKind(what["update"]),
+                "granularity": Granularity(what["granularity"]),
+                "fences": tuple(message_of("fence", fence) for fence in what["fences"]),
+            }
+            return Manifest(**{**fields, **lists, **keys, **special})
+        case "grouping":
+            return Grouping(tuple(what["groups"])).digest(fields["cohort"])
+        case "trailer":
+            return trailer_digest(fields["header"], fields["root"])
+        case "release":
+            return release_digest(fields["hop"], fields["cohort"], fields["root"])
+        case _:
+            return delivery_digest(fields["name"], fields["manifest"], fields["root"])
+
+
+@pytest.mark.parametrize("vector", generate.load("message.json")["good"], ids=lambda v: v["kind"])
+def test_what_signatures_cover_in_section_5(vector: reference.Json) -> None:
+    found = message_of(vector["kind"], vector["message"])
+    if isinstance(found, RoundKey | Fence):
+        found = found.digest(bytes.fromhex(vector["federation"]))
+    elif not isinstance(found, bytes):
+        found = found.digest
+    assert found.hex() == vector["digest"]
 
 
 def test_the_cipher_counts_in_the_last_four_bytes() -> None:

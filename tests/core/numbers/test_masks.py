@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.vectors import generate, reference
@@ -27,6 +28,7 @@ from silomix.runtime.core.numbers.masks import (
     mask_stream,
     public_key,
     seal,
+    small_order,
     unseal,
 )
 from silomix.runtime.core.numbers.packing import Bytes, Residues
@@ -449,7 +451,33 @@ def test_nothing_is_sealed_to_a_key_that_hides_nothing(key: bytes, reason: Reaso
     assert fault.value.reason is reason
 
 
+@pytest.mark.parametrize("point", generate.SMALL_ORDER, ids=bytes.hex)
+def test_points_of_small_order_are_known_in_every_encoding(point: bytes) -> None:
+    assert small_order(point)
+    with pytest.raises(ValueError, match=r".*"):  # the library agrees: the shared secret would be zero
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(point))
+    with pytest.raises(PeerFault) as fault:
+        seal(seed_of("seed"), point, CONTEXT)
+    assert fault.value.reason is Reason.WRONG_KEYS
+
+
+def test_no_other_key_is_taken_for_one_of_small_order() -> None:
+    for i in range(100):
+        assert not small_order(public_key(seed_of(i)))
+    assert len(masks._SMALL_ORDER) == len(generate.SMALL_ORDER) / 2
+
+
 # Secrets.
+
+
+def test_a_secret_that_is_wiped_is_gone_wherever_it_is_shared() -> None:
+    secret = Secret.draw(Random(1).randbytes)
+    before, shared, copied = bytes(bytearray(secret.value)), secret.value, bytearray(secret.value)
+    secret.wipe()
+    assert secret.value == bytes(32)
+    assert shared == bytes(32)
+    assert bytes(copied) == before
+    assert any(before)
 
 
 def test_secrets_never_print() -> None:

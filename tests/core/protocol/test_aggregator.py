@@ -230,12 +230,27 @@ def test_nothing_happens_before_the_start() -> None:
     assert Node().feed(Tick(1e9)) == []
 
 
+SMALL_ORDER = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b8") + b"\x80"
+"""A point of order 8; the highest bit counts for nothing."""
+
+
+def with_key(node: Node, **changes: Any) -> KeysIn:
+    """What hop 1 would send, with one key changed, and signed by the hop itself."""
+    event = node.keys("hop-1")
+    first = replace(event.keys[0], **changes).signed(identity("hop-1"), F.digest)
+    return replace(event, keys=(first, *event.keys[1:]))
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
         (lambda n: replace(n.keys("hop-1"), keys=()), Reason.WRONG_KEYS),
         (lambda n: replace(n.keys("hop-1"), keys=n.keys("hop-1").keys[::-1]), Reason.WRONG_KEYS),
         (lambda n: replace(n.keys("hop-1"), keys=n.keys("hop-2").keys), Reason.WRONG_KEYS),
+        (lambda n: with_key(n, public_key=bytes(32)), Reason.WRONG_KEYS),
+        (lambda n: with_key(n, public_key=SMALL_ORDER), Reason.WRONG_KEYS),
+        (lambda n: with_key(n, public_key=bytes(31)), Reason.WRONG_LENGTH),
+        (lambda n: with_key(n, attempt=2), Reason.WRONG_ATTEMPT),
         (lambda n: n.keys("hop-1", 2), Reason.WRONG_ROUND),
         (lambda n: replace(n.keys("hop-1"), last_released=2), Reason.WRONG_ROUND),
         (lambda n: replace(n.keys("hop-1"), last_released=1 << 64), Reason.WRONG_ROUND),
