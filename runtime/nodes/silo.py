@@ -3,16 +3,13 @@
 import asyncio
 import json
 import os
-import struct
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 
 import grpc
 import numpy as np
 
 from silomix.runtime.config.load import NodeConfig
-from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.update import update_of, weight_of
@@ -32,9 +29,10 @@ from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
 from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.facts import read_silo, write_silo
-from silomix.runtime.nodes.node import Driver
+from silomix.runtime.nodes.node import RETRY_S, Driver
 from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.store.files import write_atomically
+from silomix.runtime.store.frozen import Frozen, frozen_name
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
@@ -58,10 +56,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
         for fact in read_silo(self.journal):
             self.core.recall(fact)
-        self.frozen = config.state.frozen
-        self.frozen.mkdir(parents=True, exist_ok=True)
+        self.frozen = Frozen(config.state.frozen)
         self._busy: asyncio.Task[None] | None = None
-        self._body: tuple[Path, Bytes] | None = None
+        self._body: tuple[str, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
 
     async def main(self) -> None:
@@ -139,40 +136,39 @@ class SiloNode(Driver[core.Event, core.Effect]):
     def _codec(self, manifest: Manifest) -> Codec:
         return Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
 
-    def _path(self, manifest: Manifest) -> Path:
-        """One name for one set of integers: what they were trained from, and every number that shaped them."""
-        numbers: list[int | bytes | str] = [
-            manifest.round,
-            manifest.model,
-            manifest.schema.digest,
-            manifest.plan.digest,
-            manifest.chunk_parameters,
-            "slices",
-        ]
-        numbers += [str(manifest.update), str(manifest.granularity)]
-        name = digest("frozen", *numbers, *(struct.pack("<d", bound) for bound in manifest.bounds))
-        return self.frozen / f"{manifest.round}-{name.hex()[:24]}.planes"
-
     async def _freeze(self, manifest: Manifest) -> None:
         """Train and freeze the round's integers, once: every attempt sends the same ones."""
         if self.task.schema().digest != manifest.schema.digest:
             raise LocalFault(Reason.WRONG_SCHEMA, "the model that was announced is not this task's")
-        path = self._path(manifest)
-        if path.exists() or (self._body is not None and self._body[0] == path):
+        name = frozen_name(manifest, self.federation)
+        if self._body is not None and self._body[0] == name:
             return
+        body = await self.work(self.frozen.read, name)
+        if body is not None:  # from before a restart
+            self._body = (name, body)
+            return
+        await self.work(self.frozen.clear)  # now, while nobody waits for it
         model = await self._download(manifest)
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
         """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
-        path = self._path(manifest)
-        self._body = (path, body)
-        self._durable = self.tasks.create_task(self.work(self._write, path, body))
+        name = frozen_name(manifest, self.federation)
+        self._body = (name, body)
+        if self._durable is not None:
+            self._durable.cancel()
+        self._durable = self.spawn(self._write(name, body))
+        if self._durable is None:
+            raise ConnectionAbortedError("this node is leaving")
 
-    def _write(self, path: Path, body: Bytes) -> None:
-        for old in self.frozen.glob("*.planes"):
-            old.unlink()
-        write_atomically(path, body.data)
+    async def _write(self, name: str, body: Bytes) -> None:
+        """Write the round's integers: a full disk holds the body's last frame up until there is room."""
+        while True:
+            try:
+                return await self.work(self.frozen.write, name, body)
+            except OSError as error:
+                self.log.error(f"cannot write, trying again: {error}")
+                await asyncio.sleep(RETRY_S)
 
     def _train(self, manifest: Manifest, model: dict[str, Array]) -> Bytes:
         started = self.clock()
@@ -275,15 +271,16 @@ class SiloNode(Driver[core.Event, core.Effect]):
     ) -> AsyncIterator[body_pb2.Frame | bytes]:
         yield body_pb2.Frame(header=write_header(sealing.header))
         # Masks are not shared: a call that broke may still be at work on its last chunk.
-        masking = _Masking(manifest, sealing, self._path(manifest), self._body)
+        assert self._body is not None
+        masking = _Masking(manifest, sealing, self._body[1])
         digests: list[bytes] = []
         step = max(1, LOT_BYTES // masking.layout.chunk_bytes)
         for start in range(0, masking.layout.chunks, step):
             for frame, digest_ in await self.work(masking.frames, start, start + step):
                 digests.append(digest_)
                 yield frame
-        if self._durable is not None:
-            await self._durable  # the body counts with its trailer: from then on these are the round's integers
+        if self._durable is not None:  # the body counts with its trailer: from then on these are the round's integers
+            await asyncio.shield(self._durable)
         root = body_root(digests)
         roots.append(root)
         signature = self.identity.sign(trailer_digest(sealing.header.digest, root))
@@ -310,12 +307,11 @@ def _announced_model(data: bytes, manifest: Manifest) -> dict[str, Array]:
 class _Masking:
     """One stream of a body: the frozen integers under its masks, chunk by chunk."""
 
-    def __init__(self, manifest: Manifest, sealing: core.Sealing, path: Path, body: tuple[Path, Bytes] | None) -> None:
-        """The integers are in memory, or after a restart in their file."""
+    def __init__(self, manifest: Manifest, sealing: core.Sealing, body: Bytes) -> None:
+        """The integers are in memory: those of a file were checked as a whole when they were read."""
         self.layout = layout(manifest)
         self._mode = baseline(manifest)
-        self._path = path
-        self._body = body[1] if body is not None and body[0] == path else None
+        self._body = body
         self._masked = np.empty(self.layout.chunk_bytes, np.uint8)
         seeds = [(seed, manifest.context(layer)) for layer, seed in sealing.seeds]
         self._streams = mask_streams(seeds, manifest.plan.moduli)
@@ -341,11 +337,4 @@ class _Masking:
         return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
 
     def _part(self, at: int, size: int) -> Bytes:
-        if self._body is not None:
-            return self._body[at : at + size]
-        with open(self._path, "rb") as frozen:  # anew for each chunk: a call may end between any two
-            frozen.seek(at)
-            part = frozen.read(size)
-        if len(part) != size:
-            raise OSError(f"{self._path} ends early: delete it, and the round is trained again")
-        return np.frombuffer(part, np.uint8)
+        return self._body[at : at + size]

@@ -6,7 +6,7 @@ loads numpy or a compiler; what follows from a policy in numbers stands with the
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
@@ -72,7 +72,12 @@ class PolicyKey:
     kind: Kind
     what: str
     default: Any
+    shapes: bool
+    """Whether a silo's integers depend on it: all do that are not marked as `APART`."""
 
+
+APART = "apart"
+"""Marks a key on which a silo's integers do not depend, but for the share of the noise that falls to it."""
 
 _TASK = text('"package.module:factory"', r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _DIGEST = text("64 hex digits of 0-9 and a-f, or nothing", "(?:[0-9a-f]{64})?")
@@ -88,7 +93,7 @@ class Policy:
     """
 
     task: Annotated[str, _TASK, "What silos train: a Python factory."] = "silomix.models.digits:task"
-    rounds: Annotated[int, whole(1, 1_000_000), "Rounds until the federation is done."] = 10
+    rounds: Annotated[int, whole(1, 1_000_000), "Rounds until the federation is done.", APART] = 10
     precision: Annotated[
         int, whole(1, MAX_PRECISION), "Decimal digits kept of a value within its bound. The int8 quantiser ignores it."
     ] = 4
@@ -127,27 +132,32 @@ class Policy:
         int,
         _GROUP,
         "Silos that a released sum holds at least; 0 for a majority of the roster. Every hop counts for itself.",
+        APART,
     ] = 0
     cohort_step: Annotated[
         int,
         whole(0, MAX_SILOS),
         "Silos by which two successive cohorts differ at least, if they differ at all; 0 for any difference. A step "
         "keeps the difference of two sums from being one silo's, and costs rounds when a single silo is missing.",
+        APART,
     ] = 0
-    quorum: Annotated[float, SHARE, "Share of the invited silos that closes the cohort before the deadline."] = 1.0
+    quorum: Annotated[float, SHARE, "Share of the invited silos that closes a cohort before the deadline.", APART] = 1.0
     minimum_hops: Annotated[
         int,
         whole(0, MAX_SHUFFLERS),
         "Hops that a chain has at least; 0 for the whole pool. With m of p hops a round holds against 2m - p - 1 that "
         "collude with the aggregator.",
+        APART,
     ] = 0
-    deadline_s: Annotated[int, _SECONDS, "Seconds that silos have to train and submit, from the announcement."] = 600
-    release_s: Annotated[int, _SECONDS, "Seconds that the chain has to deliver after the cohort has closed."] = 120
-    attempts: Annotated[int, whole(1, 100), "Tries at a round before it is abandoned."] = 3
+    deadline_s: Annotated[
+        int, _SECONDS, "Seconds that silos have to train and submit, from the announcement.", APART
+    ] = 600
+    release_s: Annotated[int, _SECONDS, "Seconds that the chain has to deliver after the cohort closes.", APART] = 120
+    attempts: Annotated[int, whole(1, 100), "Tries at a round before it is abandoned.", APART] = 3
     group_size: Annotated[
-        int, _GROUP, "Silos per group if one sum per group leaves the chain; 0 for one sum over all."
+        int, _GROUP, "Silos per group if one sum per group leaves the chain; 0 for one sum over all.", APART
     ] = 0
-    subsample: Annotated[float, SHARE, "Share of the roster that is invited to a round."] = 1.0
+    subsample: Annotated[float, SHARE, "Share of the roster that is invited to a round.", APART] = 1.0
     chunk_parameters: Annotated[int, whole(CHUNK_STEP, MAX_CHUNK, CHUNK_STEP), "Parameters in one chunk of a body."] = (
         CHUNK_PARAMETERS
     )
@@ -155,11 +165,14 @@ class Policy:
         Server,
         one_of(Server),
         "How the next model is made of a round's mean: the mean itself, or a step of momentum, adam or yogi along it.",
+        APART,
     ] = Server.AVERAGE
-    server_lr: Annotated[float, POSITIVE, "Rate of the server's step; 1 takes the mean as it is."] = 1.0
-    server_momentum: Annotated[float, FADING, "What is kept of the last direction, for momentum, adam and yogi."] = 0.9
-    server_beta2: Annotated[float, FADING, "What is kept of the last scale, for adam and yogi."] = 0.99
-    server_epsilon: Annotated[float, POSITIVE, "Keeps the steps of adam and yogi finite."] = 1e-3
+    server_lr: Annotated[float, POSITIVE, "Rate of the server's step; 1 takes the mean as it is.", APART] = 1.0
+    server_momentum: Annotated[
+        float, FADING, "What is kept of the last direction, for momentum, adam and yogi.", APART
+    ] = 0.9
+    server_beta2: Annotated[float, FADING, "What is kept of the last scale, for adam and yogi.", APART] = 0.99
+    server_epsilon: Annotated[float, POSITIVE, "Keeps the steps of adam and yogi finite.", APART] = 1e-3
     clip_norm: Annotated[
         float, LIMIT, "Largest Euclidean norm of a silo's update, which is scaled down to it; 0 for no limit."
     ] = 0.0
@@ -173,11 +186,13 @@ class Policy:
         _DIGEST,
         "Digest of the schema of the task's model, in hex; empty for any. A manifest with another schema is refused "
         "before anything is allocated for it.",
+        APART,
     ] = ""
     parameters: Annotated[
         int,
         whole(0, MAX_PARAMETERS),
         "Values that the task's model has; 0 for any number. A manifest with another number is refused likewise.",
+        APART,
     ] = 0
     task_options: Annotated[Mapping[str, Scalar], OPTIONS, "Arguments of the factory, the same at every silo."] = field(
         default_factory=dict
@@ -239,17 +254,24 @@ class Policy:
 
     def canonical(self) -> bytes:
         """Encode the policy for the digest: its fields by name, sorted, as JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["task_options"] = dict(self.task_options)
-        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+        return self._encoded(f.name for f in fields(self))
+
+    def shape(self) -> bytes:
+        """Encode the keys on which a silo's integers depend, in the same way."""
+        return self._encoded(name for name, key in KEYS.items() if key.shapes)
+
+    def _encoded(self, names: Iterable[str]) -> bytes:
+        values = {name: getattr(self, name) for name in names}
+        plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _keys() -> Iterator[tuple[str, PolicyKey]]:
-    """Read the fields' annotations: the type, the kind, the text."""
+    """Read the fields' annotations: the type, the kind, the text, and a mark."""
     plain = Policy()
     for name, hint in get_type_hints(Policy, include_extras=True).items():
-        kind, what = hint.__metadata__
-        yield name, PolicyKey(kind, what, getattr(plain, name))
+        kind, what, *marks = hint.__metadata__
+        yield name, PolicyKey(kind, what, getattr(plain, name), APART not in marks)
 
 
 KEYS: Mapping[str, PolicyKey] = dict(_keys())
