@@ -39,6 +39,8 @@ from silomix.runtime.task import load_task
 from silomix.v1 import services_pb2
 
 STOP_S = 10.0
+PARENT = "SILOMIX_PARENT"
+"""Environment of a node that ends with the process that started it: that process's id."""
 NODES: dict[Role, type[Node]] = {
     Role.AGGREGATOR: AggregatorNode,
     Role.SHUFFLER: ShufflerNode,
@@ -114,10 +116,18 @@ async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_p
         return await line.ask(what, services_pb2.GetStatusRequest(), kind, limits.status, timeout_s)
 
 
-def _end_with_parent() -> None:
-    """Ask the kernel to end a child whose parent was killed and could not clean up (Linux only)."""
+def end_with_parent() -> None:
+    """Let a node that a launcher started end when the launcher was killed and could not clean up (Linux only).
+
+    The node asks for it itself: had the launcher asked between fork and exec, its threads would not survive the fork.
+    """
+    parent = os.environ.pop(PARENT, "")
+    if not parent:
+        return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() == 1 and parent != "1":  # it was killed before
+        signal.raise_signal(signal.SIGTERM)
 
 
 def interrupt_on_sigterm() -> None:
@@ -140,6 +150,7 @@ class LocalFederation:
         self.capture = capture
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", **(env or {})}
+        self._env[PARENT] = str(os.getpid())
 
     @property
     def names(self) -> list[str]:
@@ -184,7 +195,6 @@ class LocalFederation:
                 stderr=log,
                 env=self._env,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
             )
 
     def kill(self, name: str) -> None:

@@ -181,9 +181,10 @@ def _node(args: argparse.Namespace) -> int:
     from silomix.runtime.config.kinds import Role
     from silomix.runtime.config.load import load_node
     from silomix.runtime.config.tables import ConfigError
-    from silomix.runtime.local import make_node
+    from silomix.runtime.local import end_with_parent, make_node
     from silomix.runtime.nodes.memory import give_back
 
+    end_with_parent()
     config = load_node(args.config)
     if str(config.role) != args.role:
         raise ConfigError(args.config, "role", f'found "{config.role}"; start it with `silomix {config.role}`')
@@ -196,8 +197,13 @@ def _node(args: argparse.Namespace) -> int:
 
 
 async def _run(make: Callable[[Any], Any], config: Any) -> None:
+    from silomix.runtime.observe.stderr import Stderr
+
     try:
-        await make(config).run()
+        with Stderr() as stderr:
+            node = make(config)
+            stderr.told = node.handshake_failed
+            await node.run()
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):

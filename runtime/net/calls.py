@@ -24,6 +24,8 @@ M = TypeVar("M", bound=Message)
 
 CALLS_EACH = 2
 """Calls of one method that a member may have open: one, and one that broke and is not yet known to have."""
+QUESTIONS_EACH = 8
+"""The same of short questions for anybody: a member's probes and people may ask at one time."""
 
 
 class Witness(Protocol):

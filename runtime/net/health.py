@@ -9,7 +9,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from silomix.runtime.core.errors import PeerFault
-from silomix.runtime.net.calls import Call, Method, Unseen, parse
+from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen, parse
 from silomix.runtime.net.limits import FIRST_S, SMALL_BYTES
 from silomix.runtime.net.lines import Line, Metadata
 
@@ -48,9 +48,9 @@ class Health:
     def methods(self) -> dict[str, Method]:
         """What any member may ask."""
         return {
-            "Check": Method(anybody, self._check, seen=False),
+            "Check": Method(anybody, self._check, Room(QUESTIONS_EACH), seen=False),
             "Watch": Method(anybody, self._watch, seen=False),
-            "List": Method(anybody, self._list, seen=False),
+            "List": Method(anybody, self._list, Room(QUESTIONS_EACH), seen=False),
         }
 
     async def _check(self, call: Call) -> None:

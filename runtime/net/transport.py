@@ -43,7 +43,7 @@ _SERVER_OPTIONS: Options = (
     *_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS // 3),  # so that our own pings are never too many
     ("grpc.max_concurrent_streams", STREAMS),
-    ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
+    ("grpc.http2.ping_on_rst_stream_percent", 100),  # who takes calls back makes new ones no faster than it answers
     ("grpc.so_reuseport", 0),
     ("grpc.http2.bdp_probe", 0),  # else a hundred streams at once may each have megabytes in flight
 )
@@ -104,6 +104,7 @@ class Server:
             *_SERVER_OPTIONS,
             ("grpc.max_receive_message_length", receive_bytes),
             ("grpc.http2.lookahead_bytes", window),
+            ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
             ("grpc.max_allowed_incoming_connections", limits.connections),
             ("grpc.max_connection_idle_ms", 1000 * limits.idle_s),
         )

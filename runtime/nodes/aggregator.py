@@ -21,7 +21,7 @@ from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, M
 from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
-from silomix.runtime.net.calls import Call, Method
+from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
 from silomix.runtime.net.health import anybody, has_attempt
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
@@ -483,7 +483,7 @@ class _Service:
             "Watch": Method(self._silo, self._watch),
             "GetModel": Method(self._silo, self._get_model),
             "Deliver": Method(self._last_hop, self._deliver),
-            "GetStatus": Method(anybody, self._get_status, seen=False),
+            "GetStatus": Method(anybody, self._get_status, Room(QUESTIONS_EACH), seen=False),
         }
 
     def _silo(self, peer: str) -> None:

@@ -233,6 +233,13 @@ class Node:
         who = {"peer": peer} if peer else {"address": address}
         self.log.fault(f"refused {method}", fault, **who, **({"unsaid": unsaid} if unsaid else {}))
 
+    def handshake_failed(self, why: str) -> None:
+        """Count a TLS handshake that failed, and log it now and then. Nobody is known by then, not even by address."""
+        self.metrics.handshake_failed()
+        unsaid = self._refusals.spare(("handshake", why), self.clock())
+        if unsaid is not None:
+            self.log.warning(f"TLS handshake failed: {why}", **({"unsaid": unsaid} if unsaid else {}))
+
     def failed(self, method: str, error: OSError) -> None:
         """Log that this node could not do its part of a call."""
         self.log.error(f"{method} failed: {error}")

@@ -123,6 +123,7 @@ class Metrics:
 
         rejections = counter("rejections_total", "What this node refused, by reason.", "reason")
         self._rejections = {r: rejections.labels(r.value) for r in Reason}
+        self._handshakes = counter("failed_handshakes_total", "TLS handshakes that failed, before anybody was known.")
         self._queue = gauge("queue_depth", "Items that wait in a bounded queue.", "queue")
         self._hop = gauge(
             "hop_state", "1 for the state that a hop of the chain is in, 0 for the others.", "hop", "state"
@@ -234,6 +235,10 @@ class Metrics:
         self._rejections[reason].inc()
         if self.on_rejected is not None:
             self.on_rejected(reason)
+
+    def handshake_failed(self) -> None:
+        """Count a TLS handshake that failed: somebody without a certificate of the federation, or with an old one."""
+        self._handshakes.inc()
 
     def event(self, outcome: EventOutcome) -> None:
         """Count an event: those that are dropped show a broker that is away too long."""

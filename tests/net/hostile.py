@@ -167,6 +167,7 @@ class Wire:
             at += size
             with suppress(ConnectionError):
                 await self._writer.drain()
+            await asyncio.sleep(0)  # or what comes back meanwhile would wait for all of it
         return at
 
     async def reset(self, stream: int) -> None:
