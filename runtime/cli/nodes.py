@@ -1,4 +1,4 @@
-"""The commands that run a federation: init, the three roles, status, demo."""
+"""The commands that make a federation and run its nodes: init, aggregator, shuffler, silo."""
 
 import argparse
 import asyncio
@@ -9,12 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime.cli.data import add_export
+from silomix.runtime.cli.options import BadOption, Commands
 from silomix.runtime.cli.policy_options import add_policy, policy_of
 from silomix.runtime.core.numbers.plan import Encoding, chunk_for
 from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity
-
-Commands = Any  # argparse keeps the type of its subparsers to itself
 
 INIT_EPILOG = """\
 Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
@@ -66,38 +64,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
         cmd.set_defaults(handler=_node, role=role)
 
-    model = commands.add_parser("model", help="`model init` writes the first model, `model export` a torch state dict")
-    kinds = model.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    cmd = kinds.add_parser("init", help="write the task's initial model", description="Write the task's initial model.")
-    cmd.add_argument("--config", type=Path, required=True, help="the aggregator's directory, or the federation's")
-    cmd.add_argument("--out", type=Path, help="file to write (default: initial.safetensors beside the configuration)")
-    cmd.set_defaults(handler=_model_init)
-    add_export(kinds, json_flag)
-
-    cmd = commands.add_parser("status", help="show the federation live: round, cohort, hops, bits, latency, accuracy")
-    cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
-    cmd.add_argument("--once", action="store_true", help="show it once and end")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_status)
-
-    cmd = commands.add_parser(
-        "demo", help="run a real federation on this machine: 10 silos, 3 shufflers, one aggregator, mutual TLS"
-    )
-    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops (default: %(default)s)")
-    cmd.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds (default: %(default)s)")
-    cmd.add_argument("--keep", type=Path, metavar="DIR", help="keep the federation's directory here")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_demo)
-
 
 def _init(args: argparse.Namespace) -> int:
     from silomix.runtime.config.kinds import Role
-    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:
-        raise ConfigError(Path("--metrics-port"), "", f"found {args.metrics_port}; give 1 to 65535")
+        raise BadOption("--metrics-port", f"found {args.metrics_port}; give 1 to 65535")
     granularity = Granularity(args.granularity or Granularity.SUM)
     policy = policy_of(
         args,
@@ -149,7 +122,6 @@ def _given(**settings: str | int) -> dict[str, str | int]:
 def _broker(address: str) -> dict[str, str | int]:
     """The host and port of a broker; the nodes show it the certificates that they have."""
     from silomix.runtime.config.keys import MQTT_KEYS
-    from silomix.runtime.config.tables import ConfigError
 
     if not address:
         return {}
@@ -159,22 +131,8 @@ def _broker(address: str) -> dict[str, str | int]:
         for key, value in broker.items():
             MQTT_KEYS[key].kind.parse(value)
     except ValueError:
-        raise ConfigError(Path("--mqtt"), "", f"found {address!r}; give HOST or HOST:PORT") from None
+        raise BadOption("--mqtt", f"found {address!r}; give HOST or HOST:PORT") from None
     return broker
-
-
-def _model_init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.local import initial_model
-    from silomix.runtime.store.files import write_atomically
-    from silomix.runtime.store.home import INITIAL_MODEL, NODE_FILE
-
-    home = args.config if args.config.is_dir() else args.config.parent
-    federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
-    out = args.out or home / INITIAL_MODEL
-    write_atomically(out, initial_model(federation.policy))
-    sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")
-    return 0
 
 
 def _node(args: argparse.Namespace) -> int:
@@ -203,15 +161,3 @@ async def _run(make: Callable[[Any], Any], config: Any) -> None:
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
-
-
-def _status(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.status import show
-
-    return show(args.config, once=args.once, as_json=args.json)
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.demo import demo
-
-    return demo(args.silos, args.shufflers, args.rounds, keep=args.keep, as_json=args.json)

@@ -5,17 +5,13 @@
 """
 
 import argparse
-import json
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from silomix.runtime.cli import options
+from silomix.runtime.cli.options import BadOption, read_pairs
 from silomix.runtime.core.protocol.policy import KEYS, Policy, PolicyKey
-from silomix.runtime.core.values import Scalar
-
-if TYPE_CHECKING:
-    from silomix.runtime.config.tables import ConfigError
 
 OPTIONS = "task_options"
 """The one key whose value is no single word: it is given as --option KEY=VALUE, once for each."""
@@ -49,14 +45,14 @@ def add_policy(
 
 def flag(name: str) -> str:
     """The option that a key is given by."""
-    return f"--{'option' if name == OPTIONS else name.replace('_', '-')}"
+    return options.flag("option" if name == OPTIONS else name)
 
 
 def given_policy(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keys that the user gave, checked as a file's are."""
     found: dict[str, Any] = {}
     for name, key in KEYS.items():
-        value = read_options(getattr(args, "option", [])) or None if name == OPTIONS else getattr(args, name, None)
+        value = read_pairs("--option", getattr(args, "option", [])) or None if name == OPTIONS else getattr(args, name, None)
         if value is None:
             continue
         try:
@@ -71,25 +67,9 @@ def policy_of(args: argparse.Namespace, **suggested: Any) -> Policy:
     return Policy(**{**suggested, **given_policy(args)})
 
 
-def wrong(name: str, problem: str) -> "ConfigError":
+def wrong(name: str, problem: str) -> BadOption:
     """Say what is wrong with a key, by the option that it was given by."""
-    from silomix.runtime.config.tables import ConfigError
-
-    return ConfigError(Path(flag(name)), "", problem)
-
-
-def read_options(pairs: list[str]) -> dict[str, Scalar]:
-    """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
-    options: dict[str, Scalar] = {}
-    for pair in pairs:
-        key, found, text = pair.partition("=")
-        if not found or not key:
-            raise wrong(OPTIONS, f"found {pair!r}; give KEY=VALUE")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
-    return options
+    return BadOption(flag(name), problem)
 
 
 def _help(key: PolicyKey, default: str | None) -> str:

@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from silomix.runtime.config.certificates import peer_name_from_cert
-from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
+from silomix.runtime.core.errors import Fault, Passing, PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Accusation
 from silomix.runtime.net.answers import ANSWERS
@@ -172,7 +172,7 @@ class Server:
                 )
                 self.port = self._server.add_secure_port(listen, credentials)
         except RuntimeError:
-            raise UserError(
+            raise Passing(
                 f"cannot listen on {listen}: another process has the port, or the address is not this host's"
             ) from None
 
