@@ -7,12 +7,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.cli.options import BadOption, Commands
 from silomix.runtime.cli.policy_options import add_policy, policy_of
+from silomix.runtime.core.errors import RunError
 from silomix.runtime.core.numbers.plan import Encoding, chunk_for
 from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity
+
+if TYPE_CHECKING:
+    from silomix.runtime.config.load import NodeConfig
+    from silomix.v1 import services_pb2
 
 INIT_EPILOG = """\
 Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
@@ -62,6 +67,10 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         cmd = commands.add_parser(role, help=what, description=f"Run a {role}: {what}.")
         cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
+        if role == "aggregator":
+            cmd.add_argument("--evaluate", action="store_true", help="measure each model here; the task must be here")
+        if role == "silo":
+            cmd.add_argument("--keep-updates", action="store_true", help="keep them in clear, for tests and audits")
         cmd.set_defaults(handler=_node, role=role)
 
 
@@ -139,7 +148,6 @@ def _node(args: argparse.Namespace) -> int:
     from silomix.runtime.config.kinds import Role
     from silomix.runtime.config.load import load_node
     from silomix.runtime.config.tables import ConfigError
-    from silomix.runtime.local import make_node
     from silomix.runtime.nodes.memory import give_back
 
     config = load_node(args.config)
@@ -147,17 +155,33 @@ def _node(args: argparse.Namespace) -> int:
         raise ConfigError(args.config, "role", f'found "{config.role}"; start it with `silomix {config.role}`')
     if args.capture is not None:
         config = replace(config, capture=args.capture)
+    if getattr(args, "evaluate", False):
+        config = replace(config, evaluate=True)
+    if getattr(args, "keep_updates", False):
+        config = replace(config, keep_updates=True)
     if config.role is Role.SHUFFLER:
         give_back()
-    asyncio.run(_run(make_node, config))
+    history = asyncio.run(_run(config))
+    if history and not any(done.cohort for done in history):
+        raise RunError(
+            f"{len(history)} rounds are over, and no silo contributed to any: there is no trained model; "
+            "the logs of the silos say why"
+        )
     return 0
 
 
-async def _run(make: Callable[[Any], Any], config: Any) -> None:
+async def _run(config: "NodeConfig") -> "list[services_pb2.RoundStatus]":
+    """Run a node to its end, and return what became of the rounds if it is an aggregator that has run them all."""
+    from silomix.runtime.core.protocol.aggregator import Phase
+    from silomix.runtime.local import make_node
+    from silomix.runtime.nodes.aggregator import AggregatorNode
+
+    node = make_node(config)
     try:
-        await make(config).run()
+        await node.run()
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+    return node.history if isinstance(node, AggregatorNode) and node.core.phase is Phase.FINISHED else []
