@@ -20,13 +20,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime.config.enrol import STATE_DIRECTORY
-from silomix.runtime.config.load import FEDERATION_FILE, NODE_FILE, ConfigError, load_federation, load_node
+from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.protocol.aggregator import Applied
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.local import INITIAL_MODEL
-from silomix.runtime.nodes.facts import read_servers
-from silomix.runtime.store.journal import Journal, write_atomically
+from silomix.runtime.nodes.facts import read_aggregator
+from silomix.runtime.store.files import write_atomically
+from silomix.runtime.store.home import FEDERATION_FILE, NODE_FILE, Home, State
+from silomix.runtime.store.journal import Journal
 from silomix.v1 import services_pb2
 
 FINAL, BEST, HISTORY = "final.safetensors", "best.safetensors", "history.jsonl"
@@ -74,35 +76,31 @@ class Place:
     results: Path
     federation: Federation
 
-    @property
-    def _aggregator(self) -> Path:
-        return self.home / self.federation.aggregator.name
+    @cached_property
+    def _aggregator(self) -> Home:
+        return Home(self.home / self.federation.aggregator.name)
 
     @cached_property
-    def _state(self) -> Path:
-        file = self._aggregator / NODE_FILE
-        own = tomllib.loads(file.read_text()) if file.exists() else {}
-        return self._aggregator / str(own.get("directory", STATE_DIRECTORY))
+    def _state(self) -> State:
+        """The aggregator's state, where its own file says that it is."""
+        own = tomllib.loads(self._aggregator.file.read_text()) if self._aggregator.file.exists() else {}
+        there = own.get("directory")
+        return self._aggregator.state if there is None else State(self._aggregator.directory / str(there))
 
     def history(self) -> list[Round]:
         """Read what became of each round, when the aggregator has ended."""
-        journal = self._state / "journal.sqlite"
-        if not journal.exists():
+        if not self._state.journal.exists():
             return []
-        with closing(Journal(journal)) as facts:
-            return [Round.of(services_pb2.RoundStatus.FromString(value)) for _, _, value in facts.facts("done")]
+        with closing(Journal(self._state.journal)) as journal:
+            return [Round.of(services_pb2.RoundStatus.FromString(value)) for _, _, value in journal.facts("done")]
 
     def models(self) -> dict[int, Path]:
         """Find the models by the round that made them, when the aggregator has ended; 0 is the initial one."""
-        found = {0: self._aggregator / INITIAL_MODEL}
-        journal = self._state / "journal.sqlite"
-        if journal.exists():
-            with closing(Journal(journal)) as facts:
-                made = read_servers(facts)  # the rounds that made a model
-                for round_, _, value in facts.facts("applied"):
-                    if round_ in made:
-                        name = f"{json.loads(value)['model'][:32]}.safetensors"
-                        found[round_] = self._state / "models" / name
+        found = {0: self._aggregator.initial_model}
+        if self._state.journal.exists():
+            with closing(Journal(self._state.journal)) as journal:
+                applied = [fact for fact in read_aggregator(journal) if isinstance(fact, Applied)]
+            found |= {fact.round: self._state.model(fact.model) for fact in applied if not fact.abandoned}
         return {round_: path for round_, path in found.items() if path.exists()}
 
     def trained(self) -> Path:

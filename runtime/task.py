@@ -61,7 +61,24 @@ class Trained:
 
 @runtime_checkable
 class Task(Protocol):
-    """A model with its data. Calls may come from a worker thread, one at a time."""
+    """A model with its data. Calls may come from a worker thread, one at a time.
+
+    >>> import numpy as np, silomix
+    >>> class Mean:  # learns the mean of each silo's numbers
+    ...     def __init__(self, numbers):
+    ...         self.numbers = np.array(numbers, np.float32)
+    ...     def schema(self):
+    ...         return silomix.Schema((silomix.TensorSpec("mean", (1,)),))
+    ...     def initial(self):
+    ...         return {"mean": np.zeros(1, np.float32)}
+    ...     def train(self, tensors, round):
+    ...         return silomix.Trained({"mean": self.numbers.mean(keepdims=True)}, len(self.numbers), {})
+    ...     def evaluate(self, tensors):
+    ...         return {"accuracy": 0.0, "loss": 0.0}
+    >>> done = silomix.run([Mean([0.1, 0.3]), Mean([0.3, 0.5]), Mean([0.9])], rounds=1)
+    >>> round(float(done.model["mean"][0]), 3)
+    0.5
+    """
 
     def schema(self) -> Schema:
         """Name the tensors in the order in which they travel: every node must say the same."""
@@ -129,14 +146,14 @@ def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A0
 
     A silo that gets one stays out of the round; the round goes on without it. NaN is the codec's to find.
     """
-    name = type(task).__name__
+    name = task.__class__.__name__
     try:
         trained = task.train(tensors, round)
     except (UserError, Fault):
         raise
     except Exception as error:
         raise TaskError(f"{name}.train failed in round {round}: {said(error)}{where(error)}") from error
-    at = f" ({name}.train in {file_of(type(task))})"
+    at = f" ({name}.train in {file_of(task.__class__)})"
     if not isinstance(trained, Trained):
         raise TaskError(f"train() returned {type(trained).__name__}; return silomix.runtime.task.Trained{at}")
     if not isinstance(trained.tensors, Mapping):
@@ -150,14 +167,14 @@ def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A0
 
 def evaluate_task(task: Task, tensors: Tensors) -> dict[str, float]:
     """Measure a model, and make whatever goes wrong a TaskError that says where."""
-    name = type(task).__name__
+    name = task.__class__.__name__
     try:
         scores = task.evaluate(tensors)
     except (UserError, Fault):
         raise
     except Exception as error:
         raise TaskError(f"{name}.evaluate failed: {said(error)}{where(error)}") from error
-    at = f" ({name}.evaluate in {file_of(type(task))})"
+    at = f" ({name}.evaluate in {file_of(task.__class__)})"
     if not isinstance(scores, Mapping) or "accuracy" not in scores:
         found = sorted(map(str, scores)) if isinstance(scores, Mapping) else type(scores).__name__
         raise TaskError(

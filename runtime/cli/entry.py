@@ -28,6 +28,7 @@ silos comes out.
 EPILOG = """\
 examples:
   silomix demo                                         a real federation on this machine, from start to end
+  silomix run --task mytask:task --silos 5 --out run   the same with a task of your own, in ./mytask.py
   silomix init fed --silos 10 --shufflers 3            write a federation; then one process for each node
   silomix status --config fed/silo-01                  watch it
   silomix audit --quick                                attack it

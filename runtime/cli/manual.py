@@ -10,7 +10,7 @@ from typing import Any
 from silomix.runtime.cli.exits import MEANINGS, Exit
 
 GROUPS = {
-    "start here": ("demo", "simulate", "data", "model"),
+    "start here": ("demo", "run", "simulate", "data", "model"),
     "run nodes": ("init", "aggregator", "shuffler", "silo"),
     "look": ("status", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.cli.options import BadOption, Commands
-from silomix.runtime.cli.policy_options import add_policy, policy_of
+from silomix.runtime.cli.policy_options import add_policy, by_option, policy_of
 from silomix.runtime.core.errors import RunError
 from silomix.runtime.core.numbers.plan import Encoding, chunk_for
 from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity
@@ -92,19 +92,20 @@ def _init(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = _given(metrics_port=args.metrics_port, metrics_host=args.metrics_host)
     if broker:
         settings["mqtt"] = {**broker, "tls": False} if args.insecure else broker
-    federation = create(
-        args.directory,
-        args.silos,
-        args.shufflers,
-        name=args.name,
-        policy=policy,
-        insecure=args.insecure,
-        host=args.host,
-        listen_host=args.listen_host,
-        base_port=args.base_port,
-        metrics_base_port=args.metrics_base_port,
-        settings=dict.fromkeys(Role, settings),
-    )
+    with by_option():
+        federation = create(
+            args.directory,
+            args.silos,
+            args.shufflers,
+            name=args.name,
+            policy=policy,
+            insecure=args.insecure,
+            host=args.host,
+            listen_host=args.listen_host,
+            base_port=args.base_port,
+            metrics_base_port=args.metrics_base_port,
+            settings=dict.fromkeys(Role, settings),
+        )
     if broker and not args.insecure:
         from silomix.runtime.config.broker import write_broker
 

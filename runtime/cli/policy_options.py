@@ -6,7 +6,8 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from silomix.runtime.cli import options
@@ -15,6 +16,8 @@ from silomix.runtime.core.protocol.policy import KEYS, Policy, PolicyKey
 
 OPTIONS = "task_options"
 """The one key whose value is no single word: it is given as --option KEY=VALUE, once for each."""
+COUNTS = ("silos", "shufflers", "base_port", "metrics_base_port")
+"""What else is said of a federation in numbers when it is made."""
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -52,7 +55,11 @@ def given_policy(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keys that the user gave, checked as a file's are."""
     found: dict[str, Any] = {}
     for name, key in KEYS.items():
-        value = read_pairs("--option", getattr(args, "option", [])) or None if name == OPTIONS else getattr(args, name, None)
+        value = (
+            read_pairs("--option", getattr(args, "option", [])) or None
+            if name == OPTIONS
+            else getattr(args, name, None)
+        )
         if value is None:
             continue
         try:
@@ -70,6 +77,23 @@ def policy_of(args: argparse.Namespace, **suggested: Any) -> Policy:
 def wrong(name: str, problem: str) -> BadOption:
     """Say what is wrong with a key, by the option that it was given by."""
     return BadOption(flag(name), problem)
+
+
+@contextmanager
+def by_option() -> Iterator[None]:
+    """Report what is wrong with a federation that is only just being made by the option that said so.
+
+    The file that it would have stood in does not exist, and the user has never seen it.
+    """
+    from silomix.runtime.config.tables import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        name = error.key.removeprefix("policy.")
+        if error.file.is_file() or not (name in KEYS or name in ("name", *COUNTS)):
+            raise
+        raise wrong(name, error.problem) from None
 
 
 def _help(key: PolicyKey, default: str | None) -> str:

@@ -69,10 +69,11 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
         (status.phase, "bold"),
         f"   {len(status.present)} silos present",
     )
-    return Group(line, _hops(status), rounds_table(status))
+    return Group(line, hops(status), rounds_table(status))
 
 
-def _hops(status: services_pb2.GetStatusResponse) -> RenderableType:
+def hops(status: services_pb2.GetStatusResponse) -> RenderableType:
+    """Draw the chain."""
     colours = {"open": "green", "ready": "cyan", "unreachable": "red"}
     text = Text("chain: ")
     for i, hop in enumerate(status.hops):
