@@ -14,7 +14,7 @@ import numpy as np
 from silomix.models.simulation.sums import Sums, Update, generator, plain_mean
 from silomix.models.simulation.workers import Silos, SimulationError, Turn
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.errors import Fault
+from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.learning.update import update_of, weight_of
@@ -98,7 +98,7 @@ def simulate(
     """
     conflict = policy.conflict()
     if conflict is not None:
-        raise SimulationError("policy.{}: {}".format(*conflict))
+        raise UserError("policy.{}: {}".format(*conflict))
     if federation is None:
         federation = pretend(policy, silos, seed)
     with Silos(policy.task, policy.task_options, workers) as team:

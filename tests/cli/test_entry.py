@@ -114,9 +114,8 @@ def test_bad_arguments_say_what_to_do(argv: list[str], says: str, capsys: pytest
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Stand in for the module that measures, which loads a compiler."""
+    """Stand in for the modules that measure, which load a compiler."""
     seen: list[tuple[object, ...]] = []
-    fake = ModuleType("silomix.runtime.bench.codec")
 
     def recorder(name: str) -> Callable[..., int]:
         def record(*args: object) -> int:
@@ -126,8 +125,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         return record
 
     for name in ("codec", "warm"):
+        fake = ModuleType(f"silomix.runtime.bench.{name}")
         setattr(fake, name, recorder(name))
-    monkeypatch.setitem(sys.modules, "silomix.runtime.bench.codec", fake)
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
     return seen
 
 
@@ -170,7 +170,7 @@ def test_how_a_command_ends(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys.modules["silomix.runtime.bench.codec"], "warm", raising(error))
+    monkeypatch.setattr(sys.modules["silomix.runtime.bench.warm"], "warm", raising(error))
     assert entry.main(["warm"]) == code
     err = capsys.readouterr().err
     assert (said in err and err.count("\n") == 1) if said else err == ""
@@ -227,7 +227,7 @@ def test_trouble_that_may_pass_has_a_code_of_its_own(error: BaseException, code:
 def test_a_fault_of_ours_is_shown_whole(
     calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys.modules["silomix.runtime.bench.codec"], "warm", raising(KeyError("a bug")))
+    monkeypatch.setattr(sys.modules["silomix.runtime.bench.warm"], "warm", raising(KeyError("a bug")))
     assert entry.main(["warm"]) == 70
     assert "Traceback" in capsys.readouterr().err
 
