@@ -9,7 +9,9 @@ start anew, and dropout draws from a seed of its own, so a round that is tried a
 import logging
 import math
 from collections.abc import Callable, Iterator
+from copy import copy, deepcopy
 from functools import cached_property
+from numbers import Real
 from typing import Any, Unpack
 
 import numpy as np
@@ -64,7 +66,18 @@ def accuracy(scores: Tensor, y: Tensor) -> dict[str, float]:
 
 
 class TorchTask:
-    """One silo's part in the federation. It has one network, so it does one thing at a time."""
+    """One silo's part in the federation: a torch module, and its records. It does one thing at a time.
+
+    >>> import silomix, torch
+    >>> x, y = torch.randn(60, 4), torch.randint(3, (60,))
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    >>> task = silomix.TorchTask(net, (x[:40], y[:40]), (x[40:], y[40:]), lr=0.05, epochs=2)
+    >>> [spec.name for spec in task.schema().tensors][:3], list(task.local)
+    (['0.weight', '0.bias', '1.weight'], ['1.num_batches_tracked'])
+    >>> trained = task.train(task.initial(), round=1)
+    >>> trained.examples, sorted(task.evaluate(trained.tensors))
+    (40, ['accuracy', 'loss'])
+    """
 
     def __init__(
         self,
@@ -135,6 +148,8 @@ class TorchTask:
         self._try_one()
         for name, why in self.local.items():
             _log.info("%s does not travel: %s", name, why)
+        if short := self.state.short():
+            _log.warning("%s", short)
 
     @cached_property
     def test(self) -> Records:
@@ -153,6 +168,29 @@ class TorchTask:
     def initial(self) -> dict[str, npt.NDArray[Any]]:
         """Return the network as it was handed in, before any training."""
         return {name: array.copy() for name, array in self.first.items()}
+
+    def deal(self, silos: int) -> list["TorchTask"]:
+        """Deal the records out, so that each silo has a task of its own: for a federation of one's own on one machine.
+
+        Every share is drawn from all records alike. Data that differ from silo to silo, as they do in earnest, are
+        dealt with silomix.models.data.partition.
+        """
+        n = len(self.share[1])
+        if n < silos:
+            raise TaskError(f"{n} records cannot be dealt out to {silos} silos: give more records, or fewer silos")
+        order = torch.from_numpy(np.random.default_rng([self.seed, silos]).permutation(n))
+        return [self._with(silo, order[silo::silos]) for silo in range(silos)]
+
+    def _with(self, silo: int, rows: Tensor) -> "TorchTask":
+        """Return the same task with some of the records, and a network of its own."""
+        if self.privacy is not None:
+            raise TaskError("the noise of the dp_ options follows from a silo's records: make a task for each silo")
+        one = copy(self)
+        one.net = deepcopy(self.net)
+        one.state = ModuleState(one.net)
+        one.silo, one.share = silo, (self.share[0][rows], self.share[1][rows])
+        one._randomness = Randomness(self.seed, silo, self.device)
+        return one
 
     def load(self, tensors: Tensors) -> nn.Module:
         """Put a model into the network, and return it ready to evaluate."""
@@ -181,6 +219,11 @@ class TorchTask:
         rng = np.random.default_rng([self.seed, self.silo + 1, round])
         with self._randomness.of_round(round):
             loss = self.fit(rng, round)
+        if not isinstance(loss, Real):
+            raise TaskError(
+                f"{type(self).__name__}.fit returned {type(loss).__name__}; return the mean loss as a number, such as "
+                "float(loss)"
+            )
         if bad := self.state.not_finite():
             raise self._exploded(round, f"after the last step {bad} holds NaN or infinity")
         metrics = {"loss": loss}
@@ -247,7 +290,12 @@ class TorchTask:
         x, y = (part[picked].to(self.device) for part in self.share)
         if self.augment is not None:
             x = self.augment(x, rng)
-        loss = self.loss(self.net(x), y)
+        try:
+            loss = self.loss(self.net(x), y)
+        except ValueError as error:
+            if self._norms and len(picked) == 1:
+                raise self._alone() from error
+            raise
         if not math.isfinite(loss.item()):
             if x.is_floating_point() and not torch.isfinite(x).all():
                 raise LocalFault(
@@ -256,6 +304,15 @@ class TorchTask:
                 )
             raise self._exploded(round_, f"at step {step} the loss is {loss.item()}")
         return loss
+
+    def _alone(self) -> TaskError:
+        """A batch norm has no variance to learn from one record."""
+        n = len(self.share[1])
+        have = "has one record" if n == 1 else f"has {n} records in batches of {self.batch}"
+        return TaskError(
+            f"silo {self.silo} {have}, and a batch norm cannot learn from one record alone: give it more records"
+            f"{'' if n == 1 else ', or a larger batch'}, or let the network have GroupNorm or LayerNorm instead"
+        )
 
     def _exploded(self, round_: int, what: str) -> LocalFault:
         if tensor := self.state.not_finite():

@@ -19,7 +19,7 @@ import grpc
 from silomix.runtime.config.enrol import Value, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
-from silomix.runtime.core.errors import PeerFault, UserError
+from silomix.runtime.core.errors import PeerFault, RunError, UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.protocol.rules import pin_problem
@@ -32,10 +32,11 @@ from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
+from silomix.runtime.observe.log import redirected
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.home import INITIAL_MODEL, Home
 from silomix.runtime.store.modelfile import write_model
-from silomix.runtime.task import load_task
+from silomix.runtime.task import Task, load_task
 from silomix.v1 import services_pb2
 
 STOP_S = 10.0
@@ -48,16 +49,17 @@ NODES: dict[Role, type[Node]] = {
 }
 
 
-class NodeDied(UserError):  # noqa: N818 - what happened
+class NodeDied(RunError):  # noqa: N818 - what happened
     """A process ended before the federation was done; the message has the end of its log."""
 
 
 def create(
-    directory: Path,
+    directory: Path | str,
     silos: int,
     shufflers: int,
     *,
     policy: Policy,
+    task: Task | None = None,
     name: str = "local",
     insecure: bool = False,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
@@ -69,9 +71,17 @@ def create(
 ) -> Federation:
     """Write a federation into an empty directory, with the initial model that its task makes.
 
-    The policy pins that model's schema, so that no node ever holds another.
+    The policy pins that model's schema, so that no node ever holds another. A task that is given takes the place of
+    the one that the policy names; the other settings are those of `silomix init`, which writes the same files.
+
+    >>> import silomix
+    >>> policy = silomix.Policy(task="silomix.models.digits:task", task_options={"silos": 3}, rounds=5, precision=5)
+    >>> federation = silomix.create("fed", silos=3, shufflers=2, policy=policy)
+    >>> federation.silo_names, federation.chain, federation.plan.packed_bits
+    (('silo-01', 'silo-02', 'silo-03'), ('shuffler-1', 'shuffler-2'), 20)
     """
-    task = load_task(policy.task, policy.task_options)  # first: a task that does not load leaves nothing behind
+    directory = Path(directory)
+    task = task or load_task(policy.task, policy.task_options)  # first: one that does not load leaves nothing behind
     schema, model = task.schema(), write_model(task.schema(), task.initial())
     if problem := pin_problem(schema, policy):
         raise UserError(f"{policy.task}: the task's model {problem}; leave the pins out, they are made of the task")
@@ -136,21 +146,50 @@ def interrupt_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
-class LocalFederation:
-    """The processes of a federation whose directory is complete. Leaving the context stops all of them.
+def search_path(first: str = "") -> str:
+    """Return a PYTHONPATH with which another process finds every module that this one finds, ./mytask.py included."""
+    here = [] if sys.flags.safe_path else [os.getcwd()]
+    places = [*first.split(os.pathsep), *(place or os.getcwd() for place in sys.path), *here]
+    return os.pathsep.join(dict.fromkeys(place for place in places if place))
 
-    >>> async with LocalFederation(directory) as running:
-    ...     await running.finished()
+
+class LocalFederation:
+    """A federation on this machine with a process for each node. Leaving the context stops all of them.
+
+    >>> import asyncio, silomix
+    >>> _ = silomix.create("apart", silos=3, shufflers=1, policy=silomix.Policy(
+    ...     task="silomix.models.digits:task", task_options={"silos": 3, "model": "linear"}, rounds=2))
+    >>> async def main():
+    ...     async with silomix.LocalFederation("apart") as running:
+    ...         await running.finished()
+    ...     return running.log("aggregator").read_text()
+    >>> "all rounds are done" in asyncio.run(main())
+    True
     """
 
-    def __init__(self, directory: Path, *, capture: tuple[str, ...] = (), env: Mapping[str, str] | None = None) -> None:
-        """`capture` names the nodes that record what they see, each below its own directory."""
-        self.directory = directory
-        self.federation = load_federation(directory)
-        self.capture = capture
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        capture: tuple[str, ...] = (),
+        evaluate: bool = False,
+        keep_updates: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take a directory that `create` or `silomix init` has written.
+
+        capture       the nodes that record what they see, each below its own directory
+        evaluate      whether the aggregator measures each model, whatever its own file says
+        keep_updates  whether silos keep their updates in clear, to compare with what came of them
+        env           added to the environment of the processes, which find every module that this process finds
+        """
+        self.directory = Path(directory)
+        self.federation = load_federation(self.directory)
+        self.capture, self.evaluate, self.keep_updates = capture, evaluate, keep_updates
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", **(env or {})}
         self._env[PARENT] = str(os.getpid())
+        self._env["PYTHONPATH"] = search_path(self._env.get("PYTHONPATH", ""))
 
     @property
     def names(self) -> list[str]:
@@ -180,9 +219,14 @@ class LocalFederation:
         """What a node is started with. Overridden by whoever starts it elsewhere than right here."""
         role = "aggregator" if name == self.federation.aggregator.name else ""
         role = role or ("silo" if name in self.federation.silo_names else "shuffler")
-        command = [sys.executable, "-m", "silomix.runtime.cli", role, "--config", str(self.directory / name)]
+        # -P: modules are looked for where this process looks, and not first of all in the working directory.
+        command = [sys.executable, "-P", "-m", "silomix.runtime.cli", role, "--config", str(self.directory / name)]
         if name in self.capture:
             command += ["--capture", str(Home(self.directory / name).capture)]
+        if self.evaluate and role == "aggregator":
+            command.append("--evaluate")
+        if self.keep_updates and role == "silo":
+            command.append("--keep-updates")
         return command
 
     async def start(self, name: str) -> None:
@@ -243,17 +287,48 @@ class LocalFederation:
 class InProcess:
     """A federation inside this process, for tests and notebooks: the same nodes on one event loop.
 
-    >>> async with InProcess(directory) as federation:
-    ...     history = await federation.finished()
+    >>> import asyncio, silomix
+    >>> _ = silomix.create("inside", silos=3, shufflers=1, policy=silomix.Policy(
+    ...     task="silomix.models.digits:task", task_options={"silos": 3, "model": "linear"}, rounds=2))
+    >>> async def main():
+    ...     async with silomix.InProcess("inside", log="inside/log.txt") as federation:
+    ...         return await federation.finished()
+    >>> [done.cohort for done in asyncio.run(main())]
+    [3, 3]
     """
 
-    def __init__(self, directory: Path, *, without: tuple[str, ...] = ()) -> None:
-        """`without` names nodes to leave out."""
-        self.directory = directory
-        self.federation = load_federation(directory)
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        without: tuple[str, ...] = (),
+        tasks: Mapping[str, Task] | None = None,
+        log: Path | str | None = None,
+    ) -> None:
+        """Take a directory that `create` or `silomix init` has written.
+
+        without  nodes to leave out
+        tasks    tasks by the name of their silo, in place of those that the federation file names; the aggregator's
+                 measures each model
+        log      the file that all nodes write their logs to, in place of standard error
+        """
+        self.directory = Path(directory)
+        self.federation = load_federation(self.directory)
         self.nodes: dict[str, Node] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self._without = without
+        self._without, self._given = without, tasks or {}
+        self._log = None if log is None else Path(log)
+        self._open = contextlib.ExitStack()
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes, servers first."""
+        f = self.federation
+        return [*(s.name for s in f.shufflers), f.aggregator.name, *f.silo_names]
+
+    def log(self, name: str) -> Path:
+        """Where a node's log goes, if it goes to a file."""
+        return self._log or Home(self.directory / name).log
 
     @property
     def aggregator(self) -> AggregatorNode:
@@ -263,15 +338,23 @@ class InProcess:
         return node
 
     async def __aenter__(self) -> "InProcess":
-        f = self.federation
-        for name in (*(s.name for s in f.shufflers), f.aggregator.name, *f.silo_names):
-            if name not in self._without:
-                self.start(name)
+        if self._log is not None:
+            self._open.enter_context(redirected(self._open.enter_context(self._log.open("a"))))
+        try:
+            for name in self.names:
+                if name not in self._without:
+                    self.start(name)
+        except BaseException as error:  # a task that does not load: what was started is stopped
+            await self.__aexit__(type(error), error, None)
+            raise
         return self
 
     def start(self, name: str) -> Node:
         """Start one node, or start it again."""
-        node = make_node(load_node(self.directory / name))
+        config, task = load_node(self.directory / name), self._given.get(name)
+        node = SiloNode(config, task) if config.role is Role.SILO else make_node(config)
+        if isinstance(node, AggregatorNode) and task is not None:
+            node.task = task
         self.nodes[name] = node
         self.tasks[name] = asyncio.create_task(node.run(), name=name)
         return node
@@ -281,9 +364,20 @@ class InProcess:
         self.nodes[name].stopping.set()
         await self.tasks[name]
 
+    async def status(self) -> services_pb2.GetStatusResponse:
+        """Return the federation's state."""
+        return self.aggregator.status()
+
     async def finished(self) -> list[services_pb2.RoundStatus]:
-        """Wait until all rounds are done, and return what became of them."""
-        await self.tasks[self.federation.aggregator.name]
+        """Wait until all rounds are done, and return what became of them. A node that fails ends the wait."""
+        aggregator = self.tasks[self.federation.aggregator.name]
+        while not aggregator.done():
+            running = {task for task in self.tasks.values() if not task.done()}
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+        await aggregator
         return self.aggregator.history
 
     async def __aexit__(
@@ -292,6 +386,7 @@ class InProcess:
         for node in self.nodes.values():
             node.stopping.set()
         results = await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        self._open.close()
         if error is None:
             for result in results:
                 if isinstance(result, BaseException):

@@ -4,33 +4,47 @@ A federation names its task as 'package.module:factory' with options. The runtim
 checks the result before the first round: a task that is wrong fails when the node starts, not after an hour's training.
 """
 
-import importlib
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, Protocol, Unpack, get_args, get_origin, get_type_hints, runtime_checkable
+from itertools import zip_longest
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.errors import Fault, UserError
-from silomix.runtime.core.numbers.codec import NUMPY_TYPES, Schema, as_float
+from silomix.runtime.core.numbers.codec import NUMPY_TYPES, Schema, TensorSpec, as_float
+from silomix.runtime.factory import (
+    Option,
+    TaskError,
+    check_options,
+    file_of,
+    find_factory,
+    not_importable,
+    said,
+    where,
+)
+
+__all__ = [
+    "Option",
+    "Task",
+    "TaskError",
+    "Tensors",
+    "Trained",
+    "check_task",
+    "check_tensors",
+    "difference",
+    "evaluate_task",
+    "load_task",
+    "make_task",
+    "train_task",
+]
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """A model: its tensors by the names that the schema gives them."""
 
-Option = str | int | float | bool
-"""What a federation file can say about a task: no tables, no lists."""
-
-_TRAIN_EXTRA = {"torch", "sklearn", "opacus", "PIL"}
 _METHODS = {"schema": 0, "initial": 0, "train": 2, "evaluate": 1}
-
-
-class TaskError(UserError):
-    """The task cannot be used as configured. The message says what to change, and the node does not start."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,24 @@ class Trained:
 
 @runtime_checkable
 class Task(Protocol):
-    """A model with its data. Calls may come from a worker thread, one at a time."""
+    """A model with its data. Calls may come from a worker thread, one at a time.
+
+    >>> import numpy as np, silomix
+    >>> class Mean:  # learns the mean of each silo's numbers
+    ...     def __init__(self, numbers):
+    ...         self.numbers = np.array(numbers, np.float32)
+    ...     def schema(self):
+    ...         return silomix.Schema((silomix.TensorSpec("mean", (1,)),))
+    ...     def initial(self):
+    ...         return {"mean": np.zeros(1, np.float32)}
+    ...     def train(self, tensors, round):
+    ...         return silomix.Trained({"mean": self.numbers.mean(keepdims=True)}, len(self.numbers), {})
+    ...     def evaluate(self, tensors):
+    ...         return {"accuracy": 0.0, "loss": 0.0}
+    >>> done = silomix.run([Mean([0.1, 0.3]), Mean([0.3, 0.5]), Mean([0.9])], rounds=1)
+    >>> round(float(done.model["mean"][0]), 3)
+    0.5
+    """
 
     def schema(self) -> Schema:
         """Name the tensors in the order in which they travel: every node must say the same."""
@@ -68,19 +99,27 @@ class Task(Protocol):
 
 def load_task(path: str, options: Mapping[str, Option]) -> Task:
     """Import 'package.module:factory', call it with the options, and refuse whatever would fail later."""
-    factory = _factory(path)
-    _check_options(path, factory, options)
+    return make_task(path, find_factory(path), options)
+
+
+def make_task(path: str, factory: Callable[..., object], options: Mapping[str, Option]) -> Task:
+    """Call a factory with the options, and refuse whatever would fail later; `path` is what messages call it."""
+    check_options(path, factory, options)
     try:
         task = factory(**options)
     except (TypeError, ValueError) as error:
-        raise TaskError(f"task {path} does not accept its options: {error}{_where(error)}") from error
+        raise TaskError(f"task {path} does not accept its options: {error}{where(error)}") from error
     except ImportError as error:
-        raise _not_importable(path, error) from error
+        raise not_importable(path, error) from error
     except UserError as error:
         raise TaskError(f"task {path}: {error}") from error
     except Exception as error:
-        raise TaskError(f"task {path} cannot be made: {_said(error)}{_where(error)}") from error
-    home = f" (made by {path}, in {_file(factory)})"
+        raise TaskError(f"task {path} cannot be made: {said(error)}{where(error)}") from error
+    return check_task(path, task, f" (made by {path}, in {file_of(factory)})")
+
+
+def check_task(path: str, task: object, home: str = "") -> Task:
+    """Return a task, or refuse what is none, or has a first model that is not its own schema's."""
     for method, arguments in _METHODS.items():
         _check_method(path, task, method, arguments, home)
     assert isinstance(task, Task)
@@ -89,7 +128,7 @@ def load_task(path: str, options: Mapping[str, Option]) -> Task:
     except UserError as error:
         raise TaskError(f"task {path}: {error}") from error
     except Exception as error:
-        raise TaskError(f"task {path} cannot show its model: {_said(error)}{_where(error)}") from error
+        raise TaskError(f"task {path} cannot show its model: {said(error)}{where(error)}") from error
     if not isinstance(schema, Schema):
         found = type(schema).__name__
         raise TaskError(
@@ -107,14 +146,14 @@ def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A0
 
     A silo that gets one stays out of the round; the round goes on without it. NaN is the codec's to find.
     """
-    name = type(task).__name__
+    name = task.__class__.__name__
     try:
         trained = task.train(tensors, round)
     except (UserError, Fault):
         raise
     except Exception as error:
-        raise TaskError(f"{name}.train failed in round {round}: {_said(error)}{_where(error)}") from error
-    at = f" ({name}.train in {_file(type(task))})"
+        raise TaskError(f"{name}.train failed in round {round}: {said(error)}{where(error)}") from error
+    at = f" ({name}.train in {file_of(task.__class__)})"
     if not isinstance(trained, Trained):
         raise TaskError(f"train() returned {type(trained).__name__}; return silomix.runtime.task.Trained{at}")
     if not isinstance(trained.tensors, Mapping):
@@ -124,6 +163,48 @@ def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A0
     if problem := _problem("train()", task.schema(), trained.tensors):
         raise TaskError(f"{problem}{at}")
     return trained
+
+
+def evaluate_task(task: Task, tensors: Tensors) -> dict[str, float]:
+    """Measure a model, and make whatever goes wrong a TaskError that says where."""
+    name = task.__class__.__name__
+    try:
+        scores = task.evaluate(tensors)
+    except (UserError, Fault):
+        raise
+    except Exception as error:
+        raise TaskError(f"{name}.evaluate failed: {said(error)}{where(error)}") from error
+    at = f" ({name}.evaluate in {file_of(task.__class__)})"
+    if not isinstance(scores, Mapping) or "accuracy" not in scores:
+        found = sorted(map(str, scores)) if isinstance(scores, Mapping) else type(scores).__name__
+        raise TaskError(
+            f'evaluate() returned {found}; return a dict with "accuracy", or whatever is better the larger it is, '
+            f'under that name, and "loss"{at}'
+        )
+    try:
+        return {str(key): float(value) for key, value in scores.items()}
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"evaluate() returned something that is no number: {error}{at}") from None
+
+
+def difference(ours: Schema, theirs: Schema) -> str:
+    """Say in what two schemas differ, by the first tensor that does; nothing if they are the same."""
+    for i, (one, other) in enumerate(zip_longest(ours.tensors, theirs.tensors)):
+        if one is None:
+            return f"{other.name} of shape {other.shape} is one tensor more than this task has"
+        if other is None:
+            return f"this task's {one.name} of shape {one.shape} is not in it"
+        if one.name != other.name:
+            return f"tensor {i} is {other.name}, and this task's is {one.name}"
+        if one.shape != other.shape:
+            return f"{one.name} has the shape {other.shape}, and this task's has {one.shape}"
+        if one != other:
+            return f"{one.name} is {_kind(other)}, and this task's is {_kind(one)}"
+    return ""
+
+
+def _kind(spec: TensorSpec) -> str:
+    return f"{'a buffer' if spec.buffer else 'a parameter'} of type {spec.dtype}"
 
 
 def check_tensors(path: str, schema: Schema, tensors: Tensors) -> None:
@@ -173,97 +254,3 @@ def _check_method(path: str, task: object, method: str, arguments: int, home: st
         ) from None
     except ValueError:  # a builtin without a signature
         return
-
-
-def _file(thing: Any) -> str:
-    try:
-        return inspect.getsourcefile(thing) or "?"
-    except TypeError:
-        return "?"
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-
-
-def _where(error: BaseException) -> str:
-    """Name the line that raised: the last one outside of installed packages, which is the user's own."""
-    if isinstance(error, SyntaxError):
-        return f" ({error.filename}, line {error.lineno})"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__ and "<" not in f.filename]
-    own = [f for f in frames if not {"site-packages", "dist-packages", "importlib"} & set(Path(f.filename).parts)]
-    return f" ({(own or frames)[-1].filename}, line {(own or frames)[-1].lineno})" if frames else ""
-
-
-def _factory(path: str) -> Callable[..., object]:
-    module_name, colon, attribute = path.partition(":")
-    if not (module_name and colon and attribute) or module_name.startswith("."):
-        raise TaskError(f"task {path!r} is not of the form 'package.module:factory'")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise _not_importable(path, error) from error
-    except Exception as error:
-        raise TaskError(f"task {path} cannot be imported: {_said(error)}{_where(error)}") from error
-    factory = getattr(module, attribute, None)
-    if factory is None:
-        raise TaskError(f"task {path}: the module {module_name} has no {attribute}; name a function that makes a task")
-    if not callable(factory):
-        raise TaskError(f"task {path}: {attribute} is a {type(factory).__name__}, not a function that makes a task")
-    made: Callable[..., object] = factory
-    return made
-
-
-def _not_importable(path: str, error: ImportError) -> TaskError:
-    if not isinstance(error, ModuleNotFoundError):
-        return TaskError(f"task {path} cannot be imported: {error}")
-    missing = error.name or str(error)
-    if missing.partition(".")[0] in _TRAIN_EXTRA:
-        return TaskError(f"task {path} needs {missing}, which is not installed: pip install 'silomix[train]'")
-    return TaskError(f"task {path}: there is no module {missing}; install its package or correct the task's name")
-
-
-def _check_options(path: str, factory: Callable[..., object], options: Mapping[str, Option]) -> None:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        raise TaskError(f"task {path} does not say which options it takes; name a function that makes a task") from None
-    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    types = {name: type(p.default) for name, p in named.items() if type(p.default) in (str, int, float, bool)}
-    shown = [str(p) for p in named.values()]
-    anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    if handed_on := _handed_on(factory):  # **training: Unpack[Training]
-        types |= handed_on
-        shown += [f"{name}: {kind.__name__}" for name, kind in handed_on.items()]
-        anything = False
-    accepted = f"accepted: {', '.join(shown) or 'none'}"
-    for name, value in options.items():
-        if name not in named and name not in types and not anything:
-            near = get_close_matches(name, [*named, *types], n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise TaskError(f"task {path} has no option {name}{hint}; {accepted}")
-        # A string where a number is expected would otherwise fail in the middle of training.
-        if name in types and not _fits(value, types[name]):
-            raise TaskError(
-                f"task {path}: option {name} is {value!r}, which is not of type {types[name].__name__}; {accepted}"
-            )
-    for name, p in named.items():
-        if p.default is p.empty and name not in options:
-            raise TaskError(f"task {path} needs the option {name}; {accepted}")
-
-
-def _handed_on(factory: Callable[..., object]) -> dict[str, type]:
-    """Return the options that a factory takes as `**options: Unpack[...]` of a TypedDict, with their types."""
-    try:
-        for hint in get_type_hints(factory).values():
-            if get_origin(hint) is Unpack:
-                return get_type_hints(get_args(hint)[0])
-    except (NameError, TypeError):  # hints that cannot be looked up say nothing
-        pass
-    return {}
-
-
-def _fits(value: Option, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is kind

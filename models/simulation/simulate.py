@@ -14,7 +14,7 @@ import numpy as np
 from silomix.models.simulation.sums import Sums, Update, generator, plain_mean
 from silomix.models.simulation.workers import Silos, SimulationError, Turn
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.errors import Fault
+from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.learning.update import update_of, weight_of
@@ -88,10 +88,17 @@ def simulate(
     evaluate_every  measure every so many rounds, and the last; 0 for never
     federation      whose names and keys draw the silos of a round; by default one made of the seed
     start           where to go on, from an earlier run's `SimulatedRound.state`
+
+    >>> import silomix
+    >>> options = {"silos": 5, "model": "linear", "alpha": 1.0}
+    >>> policy = silomix.Policy(task="silomix.models.digits:task", task_options=options, rounds=3)
+    >>> accuracies = [done.metrics["accuracy"] for done in silomix.simulate(policy, silos=5)]
+    >>> len(accuracies), accuracies[-1] > 0.8
+    (3, True)
     """
     conflict = policy.conflict()
     if conflict is not None:
-        raise SimulationError("policy.{}: {}".format(*conflict))
+        raise UserError("policy.{}: {}".format(*conflict))
     if federation is None:
         federation = pretend(policy, silos, seed)
     with Silos(policy.task, policy.task_options, workers) as team:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from silomix.runtime.core.errors import Fault, UserError
+from silomix.runtime.core.errors import Fault, RunError, UserError
 from silomix.runtime.task import Option, Task, Tensors, Trained, load_task, train_task
 
 STOP_S = 5.0
@@ -25,7 +25,7 @@ NOBODY = -1
 """The number of whoever has no records and only evaluates."""
 
 
-class SimulationError(UserError):
+class SimulationError(RunError):
     """A simulation cannot go on. The message says which silo, in which round, and why."""
 
 

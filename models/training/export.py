@@ -1,9 +1,7 @@
 """From a federation's model file to what torch loads: `model.load_state_dict(torch.load("model.pt"))`."""
 
-import argparse
 import io
-import json
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,8 +9,13 @@ from torch import Tensor
 
 from silomix.models.torch_task import TorchTask
 from silomix.models.training.torch_state import FROZEN, to_torch
+from silomix.runtime.results import find
+from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import read_model
-from silomix.runtime.task import Task
+from silomix.runtime.task import Task, load_task
+
+MODEL = "model.pt"
+"""What the state dict is called if nobody says otherwise."""
 
 
 def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor], list[str]]:
@@ -29,28 +32,30 @@ def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor
     return plain, ["the frozen tensors"] * bool(marks)
 
 
-def export(args: argparse.Namespace) -> int:
-    """Handle `silomix model export`."""
-    from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.store.files import write_atomically
-    from silomix.runtime.store.home import NODE_FILE
-    from silomix.runtime.task import load_task
+@dataclass(frozen=True)
+class Exported:
+    """What was written: where, and of which model."""
 
+    out: Path
+    model: Path
+    tensors: int
+    values: int
+    lacks: list[str]
+    """What of the network's state is not in it."""
+
+
+def export(config: Path | None, model: Path | None = None, out: Path | None = None) -> Exported:
+    """Write a model file as a torch state dict: by default the trained model of a federation, into its directory."""
     task = None
-    if args.config is not None:
-        home: Path = args.config if args.config.is_dir() else args.config.parent
-        federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
-        task = load_task(federation.policy.task, federation.policy.task_options)
-    tensors, lacking = state_dict(args.model.read_bytes(), task)
+    if config is not None:
+        place = find(config)
+        task = load_task(place.federation.policy.task, place.federation.policy.task_options)
+        model = model or place.trained()
+        out = out or place.results / MODEL
+    assert model is not None
+    assert out is not None
+    tensors, lacks = state_dict(model.read_bytes(), task)
     buffer = io.BytesIO()
     torch.save(tensors, buffer)
-    write_atomically(args.out, buffer.getvalue())
-    values = sum(tensor.numel() for tensor in tensors.values())
-    if args.json:
-        told = {"out": str(args.out), "tensors": len(tensors), "values": values, "lacks": lacking}
-        sys.stdout.write(json.dumps(told) + "\n")
-    else:
-        sys.stdout.write(f"{args.out}: {len(tensors)} tensors with {values:,} values, for load_state_dict()\n")
-        if lacking:
-            sys.stdout.write(f"it lacks {', '.join(lacking)}: name the federation with --config to have them\n")
-    return 0
+    write_atomically(out, buffer.getvalue())
+    return Exported(out, model, len(tensors), sum(tensor.numel() for tensor in tensors.values()), lacks)

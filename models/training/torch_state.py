@@ -20,6 +20,9 @@ from silomix.runtime.task import TaskError
 
 DTYPES = {torch.float64: Dtype.F64, torch.float32: Dtype.F32, torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16}
 """The types that travel."""
+TORCH = {dtype: kind for kind, dtype in DTYPES.items()}
+DIGITS = {Dtype.BF16: 8, Dtype.F16: 11}
+"""Binary digits that short types hold of a value."""
 FROZEN = "frozen."
 """How the mark of the frozen tensors begins: an empty tensor whose name has their digest."""
 
@@ -100,6 +103,18 @@ class ModuleState:
             if own and not any(p.requires_grad for p in own):
                 found.append(module)
         return found
+
+    def short(self) -> str:
+        """Say which tensors have too few digits of their own to learn in small steps, or nothing."""
+        short = [spec for spec in self._specs if spec.dtype in DIGITS and not spec.buffer]
+        if not short:
+            return ""
+        names = short[0].name + (f" and {len(short) - 1} more" if len(short) > 1 else "")
+        return (
+            f"{names}: {_word(TORCH[short[0].dtype])} holds {DIGITS[short[0].dtype]} bits of a value, so a mean change "
+            f"below 1/{2 ** DIGITS[short[0].dtype]} of it is lost; keep the parameters in float32, and compute in "
+            f"{_word(TORCH[short[0].dtype])} within torch.autocast"
+        )
 
     def not_finite(self) -> str | None:
         """Name the first tensor that holds a NaN or an infinity."""

@@ -24,6 +24,13 @@ def read(path: Path | str, strict: bool = False) -> "Reading":
 
     A file that ends early yields its complete records, and `warnings` of the result says so. With `strict` that is
     raised as CaptureTruncated, after those records. A file that is not a capture raises CaptureError in any case.
+
+    >>> import silomix, torch
+    >>> x, y = torch.randn(60, 4), torch.randint(2, (60,))
+    >>> task = silomix.TorchTask(torch.nn.Linear(4, 2), (x, y), (x, y))
+    >>> _ = silomix.run(task, silos=3, rounds=1, out="seen", auditable=True)
+    >>> sorted({record.method for record in silomix.read_capture("seen/federation/aggregator/capture")})
+    ['Deliver', 'GetModel', 'Open', 'Prepare', 'Watch']
     """
     return Reading(Path(path), strict)
 

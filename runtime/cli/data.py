@@ -1,13 +1,12 @@
-"""The command `data`: which data sets there are, and fetching them. Also `model export`."""
+"""The command `data`: which data sets there are, and fetching them."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-Commands = Any  # argparse keeps the type of its subparsers to itself
+from silomix.runtime.cli.options import Commands
+from silomix.runtime.cli.terminal import console, print_table, say, say_json
 
 EPILOG = """\
 Data sets lie in $SILOMIX_DATA, or in ~/.cache/silomix, each in a directory of its name. Every file that is fetched must
@@ -28,7 +27,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    kinds = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    kinds = data.add_subparsers(title="commands", metavar="COMMAND")
     cmd = kinds.add_parser("list", help="show the data sets, and which are here")
     cmd.add_argument("--dir", type=Path, metavar="DIR", help="where data sets lie")
     json_flag(cmd)
@@ -39,28 +38,6 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--again", action="store_true", help="fetch it even if it is here")
     json_flag(cmd)
     cmd.set_defaults(handler=_get)
-
-
-def add_export(kinds: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add `model export` to the kinds of `model`."""
-    cmd = kinds.add_parser(
-        "export",
-        help="write a model as a torch state dict",
-        description="Write a model file of a federation as a plain torch state dict.",
-    )
-    cmd.add_argument("--model", type=Path, required=True, metavar="FILE", help="a .safetensors file of ours")
-    cmd.add_argument("--out", type=Path, required=True, metavar="FILE.pt", help="file to write")
-    cmd.add_argument(
-        "--config", type=Path, help="the federation: its task adds what did not travel, such as frozen tensors"
-    )
-    json_flag(cmd)
-    cmd.set_defaults(handler=_export)
-
-
-def _export(args: argparse.Namespace) -> int:
-    from silomix.models.training.export import export
-
-    return export(args)
 
 
 def _states(directory: Path | None) -> list[dict[str, str]]:
@@ -82,31 +59,22 @@ def _states(directory: Path | None) -> list[dict[str, str]]:
 def _list(args: argparse.Namespace) -> int:
     rows = _states(args.dir)
     if args.json:
-        sys.stdout.write(json.dumps({"datasets": rows}) + "\n")
+        say_json({"datasets": rows})
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, emoji=False)
-    table = Table()
-    for column in ("name", "state", "source", "about"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(row["name"], row["state"], row["source"], row["about"])
-    console.print(table)
-    console.print(f"they lie in {Path(rows[0]['directory']).parent}", soft_wrap=True)
+    columns = ("name", "state", "source", "about")
+    print_table(console(), "", dict.fromkeys(columns, ""), ([row[name] for name in columns] for row in rows))
+    say(f"they lie in {Path(rows[0]['directory']).parent}")
     return 0
 
 
 def _get(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from silomix.models.data.catalogue import load
     from silomix.models.data.get import get
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         line = progress.add_task(args.name, total=None)
 
         def report(what: str, done: int, total: int) -> None:
@@ -117,8 +85,8 @@ def _get(args: argparse.Namespace) -> int:
         data = load(args.name, args.dir)
     counts = {"records": len(data.y), "test_records": len(data.test_y), "classes": data.classes}
     if args.json:
-        sys.stdout.write(json.dumps({"name": args.name, "directory": str(where), **counts}) + "\n")
+        say_json({"name": args.name, "directory": str(where), **counts})
     else:
         numbers = f"{len(data.y):,} records, {len(data.test_y):,} to test on, {data.classes} classes"
-        sys.stdout.write(f"{args.name}: {numbers}, in {where}\n")
+        say(f"{args.name}: {numbers}, in {where}")
     return 0

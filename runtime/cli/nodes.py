@@ -1,4 +1,4 @@
-"""The commands that run a federation: init, the three roles, status, demo."""
+"""The commands that make a federation and run its nodes: init, aggregator, shuffler, silo."""
 
 import argparse
 import asyncio
@@ -7,14 +7,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from silomix.runtime.cli.data import add_export
-from silomix.runtime.cli.policy_options import add_policy, policy_of
+from silomix.runtime.cli.options import BadOption, Commands
+from silomix.runtime.cli.policy_options import add_policy, by_option, policy_of
+from silomix.runtime.core.errors import RunError
 from silomix.runtime.core.numbers.plan import Encoding, chunk_for
 from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity
 
-Commands = Any  # argparse keeps the type of its subparsers to itself
+if TYPE_CHECKING:
+    from silomix.runtime.config.load import NodeConfig
+    from silomix.v1 import services_pb2
 
 INIT_EPILOG = """\
 Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
@@ -64,40 +67,19 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         cmd = commands.add_parser(role, help=what, description=f"Run a {role}: {what}.")
         cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
+        if role == "aggregator":
+            cmd.add_argument("--evaluate", action="store_true", help="measure each model here; the task must be here")
+        if role == "silo":
+            cmd.add_argument("--keep-updates", action="store_true", help="keep them in clear, for tests and audits")
         cmd.set_defaults(handler=_node, role=role)
-
-    model = commands.add_parser("model", help="`model init` writes the first model, `model export` a torch state dict")
-    kinds = model.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    cmd = kinds.add_parser("init", help="write the task's initial model", description="Write the task's initial model.")
-    cmd.add_argument("--config", type=Path, required=True, help="the aggregator's directory, or the federation's")
-    cmd.add_argument("--out", type=Path, help="file to write (default: initial.safetensors beside the configuration)")
-    cmd.set_defaults(handler=_model_init)
-    add_export(kinds, json_flag)
-
-    cmd = commands.add_parser("status", help="show the federation live: round, cohort, hops, bits, latency, accuracy")
-    cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
-    cmd.add_argument("--once", action="store_true", help="show it once and end")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_status)
-
-    cmd = commands.add_parser(
-        "demo", help="run a real federation on this machine: 10 silos, 3 shufflers, one aggregator, mutual TLS"
-    )
-    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops (default: %(default)s)")
-    cmd.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds (default: %(default)s)")
-    cmd.add_argument("--keep", type=Path, metavar="DIR", help="keep the federation's directory here")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_demo)
 
 
 def _init(args: argparse.Namespace) -> int:
     from silomix.runtime.config.kinds import Role
-    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:
-        raise ConfigError(Path("--metrics-port"), "", f"found {args.metrics_port}; give 1 to 65535")
+        raise BadOption("--metrics-port", f"found {args.metrics_port}; give 1 to 65535")
     granularity = Granularity(args.granularity or Granularity.SUM)
     policy = policy_of(
         args,
@@ -110,19 +92,20 @@ def _init(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = _given(metrics_port=args.metrics_port, metrics_host=args.metrics_host)
     if broker:
         settings["mqtt"] = {**broker, "tls": False} if args.insecure else broker
-    federation = create(
-        args.directory,
-        args.silos,
-        args.shufflers,
-        name=args.name,
-        policy=policy,
-        insecure=args.insecure,
-        host=args.host,
-        listen_host=args.listen_host,
-        base_port=args.base_port,
-        metrics_base_port=args.metrics_base_port,
-        settings=dict.fromkeys(Role, settings),
-    )
+    with by_option():
+        federation = create(
+            args.directory,
+            args.silos,
+            args.shufflers,
+            name=args.name,
+            policy=policy,
+            insecure=args.insecure,
+            host=args.host,
+            listen_host=args.listen_host,
+            base_port=args.base_port,
+            metrics_base_port=args.metrics_base_port,
+            settings=dict.fromkeys(Role, settings),
+        )
     if broker and not args.insecure:
         from silomix.runtime.config.broker import write_broker
 
@@ -149,7 +132,6 @@ def _given(**settings: str | int) -> dict[str, str | int]:
 def _broker(address: str) -> dict[str, str | int]:
     """The host and port of a broker; the nodes show it the certificates that they have."""
     from silomix.runtime.config.keys import MQTT_KEYS
-    from silomix.runtime.config.tables import ConfigError
 
     if not address:
         return {}
@@ -159,29 +141,15 @@ def _broker(address: str) -> dict[str, str | int]:
         for key, value in broker.items():
             MQTT_KEYS[key].kind.parse(value)
     except ValueError:
-        raise ConfigError(Path("--mqtt"), "", f"found {address!r}; give HOST or HOST:PORT") from None
+        raise BadOption("--mqtt", f"found {address!r}; give HOST or HOST:PORT") from None
     return broker
-
-
-def _model_init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.local import initial_model
-    from silomix.runtime.store.files import write_atomically
-    from silomix.runtime.store.home import INITIAL_MODEL, NODE_FILE
-
-    home = args.config if args.config.is_dir() else args.config.parent
-    federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
-    out = args.out or home / INITIAL_MODEL
-    write_atomically(out, initial_model(federation.policy))
-    sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")
-    return 0
 
 
 def _node(args: argparse.Namespace) -> int:
     from silomix.runtime.config.kinds import Role
     from silomix.runtime.config.load import load_node
     from silomix.runtime.config.tables import ConfigError
-    from silomix.runtime.local import end_with_parent, make_node
+    from silomix.runtime.local import end_with_parent
     from silomix.runtime.nodes.memory import give_back
 
     end_with_parent()
@@ -190,18 +158,31 @@ def _node(args: argparse.Namespace) -> int:
         raise ConfigError(args.config, "role", f'found "{config.role}"; start it with `silomix {config.role}`')
     if args.capture is not None:
         config = replace(config, capture=args.capture)
+    if getattr(args, "evaluate", False):
+        config = replace(config, evaluate=True)
+    if getattr(args, "keep_updates", False):
+        config = replace(config, keep_updates=True)
     if config.role is Role.SHUFFLER:
         give_back()
-    asyncio.run(_run(make_node, config))
+    history = asyncio.run(_run(config))
+    if history and not any(done.cohort for done in history):
+        raise RunError(
+            f"{len(history)} rounds are over, and no silo contributed to any: there is no trained model; "
+            "the logs of the silos say why"
+        )
     return 0
 
 
-async def _run(make: Callable[[Any], Any], config: Any) -> None:
+async def _run(config: "NodeConfig") -> "list[services_pb2.RoundStatus]":
+    """Run a node to its end, and return what became of the rounds if it is an aggregator that has run them all."""
+    from silomix.runtime.core.protocol.aggregator import Phase
+    from silomix.runtime.local import make_node
+    from silomix.runtime.nodes.aggregator import AggregatorNode
     from silomix.runtime.observe.stderr import Stderr
 
     try:
         with Stderr() as stderr:
-            node = make(config)
+            node = make_node(config)
             stderr.told = node.handshake_failed
             await node.run()
     except BaseExceptionGroup as group:
@@ -209,15 +190,4 @@ async def _run(make: Callable[[Any], Any], config: Any) -> None:
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
-
-
-def _status(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.status import show
-
-    return show(args.config, once=args.once, as_json=args.json)
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.demo import demo
-
-    return demo(args.silos, args.shufflers, args.rounds, keep=args.keep, as_json=args.json)
+    return node.history if isinstance(node, AggregatorNode) and node.core.phase is Phase.FINISHED else []

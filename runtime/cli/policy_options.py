@@ -5,20 +5,19 @@
 """
 
 import argparse
-import json
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
+from silomix.runtime.cli import options
+from silomix.runtime.cli.options import BadOption, read_pairs
 from silomix.runtime.core.protocol.policy import KEYS, Policy, PolicyKey
-from silomix.runtime.core.values import Scalar
-
-if TYPE_CHECKING:
-    from silomix.runtime.config.tables import ConfigError
 
 OPTIONS = "task_options"
 """The one key whose value is no single word: it is given as --option KEY=VALUE, once for each."""
+COUNTS = ("silos", "shufflers", "base_port", "metrics_base_port")
+"""What else is said of a federation in numbers when it is made."""
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -49,14 +48,18 @@ def add_policy(
 
 def flag(name: str) -> str:
     """The option that a key is given by."""
-    return f"--{'option' if name == OPTIONS else name.replace('_', '-')}"
+    return options.flag("option" if name == OPTIONS else name)
 
 
 def given_policy(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keys that the user gave, checked as a file's are."""
     found: dict[str, Any] = {}
     for name, key in KEYS.items():
-        value = read_options(getattr(args, "option", [])) or None if name == OPTIONS else getattr(args, name, None)
+        value = (
+            read_pairs("--option", getattr(args, "option", [])) or None
+            if name == OPTIONS
+            else getattr(args, name, None)
+        )
         if value is None:
             continue
         try:
@@ -71,25 +74,26 @@ def policy_of(args: argparse.Namespace, **suggested: Any) -> Policy:
     return Policy(**{**suggested, **given_policy(args)})
 
 
-def wrong(name: str, problem: str) -> "ConfigError":
+def wrong(name: str, problem: str) -> BadOption:
     """Say what is wrong with a key, by the option that it was given by."""
+    return BadOption(flag(name), problem)
+
+
+@contextmanager
+def by_option() -> Iterator[None]:
+    """Report what is wrong with a federation that is only just being made by the option that said so.
+
+    The file that it would have stood in does not exist, and the user has never seen it.
+    """
     from silomix.runtime.config.tables import ConfigError
 
-    return ConfigError(Path(flag(name)), "", problem)
-
-
-def read_options(pairs: list[str]) -> dict[str, Scalar]:
-    """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
-    options: dict[str, Scalar] = {}
-    for pair in pairs:
-        key, found, text = pair.partition("=")
-        if not found or not key:
-            raise wrong(OPTIONS, f"found {pair!r}; give KEY=VALUE")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
-    return options
+    try:
+        yield
+    except ConfigError as error:
+        name = error.key.removeprefix("policy.")
+        if error.file.is_file() or not (name in KEYS or name in ("name", *COUNTS)):
+            raise
+        raise wrong(name, error.problem) from None
 
 
 def _help(key: PolicyKey, default: str | None) -> str:

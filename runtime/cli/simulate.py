@@ -3,23 +3,21 @@
 import argparse
 import importlib
 import inspect
-import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from silomix.runtime.cli.options import BadOption, Commands
 from silomix.runtime.cli.policy_options import add_policy, flag, given_policy, wrong
+from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy
 
 if TYPE_CHECKING:
     from silomix.models.simulation.record import Record
     from silomix.runtime.core.protocol.federation import Federation
-
-Commands = Any  # argparse keeps the type of its subparsers to itself
 
 EPILOG = """\
 The models are those that a networked federation makes from the same options, bit for bit. DIR gets rounds.jsonl,
@@ -74,14 +72,15 @@ def _simulate(args: argparse.Namespace) -> int:
     settings = {f.name: getattr(policy, f.name) for f in fields(policy)}
     settings |= {"task_options": dict(policy.task_options), "silos": silos, "seed": args.seed, "vanilla": args.vanilla}
     if args.workers is not None and args.workers < 1:
-        raise ConfigError(Path("--workers"), "", f"found {args.workers}; give 1 or more")
+        raise BadOption("--workers", f"found {args.workers}; give 1 or more")
     if not 0 < args.delta < 1:
-        raise ConfigError(Path("--delta"), "", f"found {args.delta}; give a number between 0 and 1")
+        raise BadOption("--delta", f"found {args.delta}; give a number between 0 and 1")
     workers = args.workers or min(len(os.sched_getaffinity(0)), silos)
     task = load_task(policy.task, policy.task_options)  # before anything is written
     schema, optimiser = task.schema(), Optimiser.of(policy)
-    if problem := pin_problem(schema, policy):
-        raise ConfigError(args.config or Path(flag("schema")), "", f"the task's model {problem}")
+    if pinned := pin_problem(schema, policy):
+        problem = f"the task's model {pinned}"
+        raise ConfigError(args.config, "", problem) if args.config else BadOption("--schema", problem)
     interrupt_on_sigterm()
     with ExitStack() as stack:
         record = stack.enter_context(Record(args.out, settings))
@@ -123,7 +122,7 @@ def _asked(args: argparse.Namespace) -> "tuple[Federation | None, Policy, int]":
         return federation, federation.policy, len(federation.silos)
     silos = 10 if args.silos is None else args.silos
     if not LEAST_SILOS <= silos <= MAX_SILOS:
-        raise ConfigError(Path("--silos"), "", f"found {silos}; give {LEAST_SILOS} to {MAX_SILOS}")
+        raise BadOption("--silos", f"found {silos}; give {LEAST_SILOS} to {MAX_SILOS}")
     policy = Policy(**given)
     if _takes(policy.task, "silos"):
         policy = replace(policy, task_options={"silos": silos, **policy.task_options})
@@ -143,7 +142,6 @@ def _takes(path: str, option: str) -> bool:
 
 def _progress(rounds: int, record: "Record") -> Any:
     """Make a bar with the time left; where nobody watches, it stays silent until the end."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -160,7 +158,7 @@ def _progress(rounds: int, record: "Record") -> Any:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console(stderr=True),
     )
     bar.add_task(_now(record.lines[-1]) if record.lines else "round 1", total=rounds, completed=record.done)
     return bar
@@ -229,15 +227,14 @@ def _report(
         **epsilons,
     }
     if args.json:
-        sys.stdout.write(json.dumps(summary) + "\n")
+        say_json(summary)
         return
-    out = sys.stdout.write
-    out(f"{record.done} rounds of {silos} silos in {total:.1f} s, {100 * share:.1f}% of it in training\n")
+    say(f"{record.done} rounds of {silos} silos in {total:.1f} s, {100 * share:.1f}% of it in training")
     if best is not None:
         last = measured.get(record.done)
         shown = "" if last is None else f"accuracy {last:.3f}; "
-        out(f"{shown}the best was {measured[best]:.3f} after round {best}\n")
+        say(f"{shown}the best was {measured[best]:.3f} after round {best}")
     for name, value in epsilons.items():
-        out(f"{name.replace('_', ' ')} spent: {value:.3g}\n")
+        say(f"{name.replace('_', ' ')} spent: {value:.3g}")
     kept = [ROUNDS, LAST, *([BEST, PLOT] if best is not None else [])]
-    out(f"{args.out}: {', '.join(kept)}\n")
+    say(f"{args.out}: {', '.join(kept)}")

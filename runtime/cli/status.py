@@ -1,19 +1,19 @@
 """The federation live in the terminal."""
 
 import asyncio
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from silomix.runtime.cli.terminal import console, say_json
 from silomix.runtime.config.load import load_node
+from silomix.runtime.core.errors import Passing
 from silomix.runtime.local import fetch_status
 from silomix.v1 import services_pb2
 
@@ -28,17 +28,14 @@ def show(path: Path, *, once: bool, as_json: bool) -> int:
         if once or as_json:
             status = asyncio.run(fetch_status(config))
             if as_json:
-                sys.stdout.write(json.dumps(as_json_value(status)) + "\n")
+                say_json(as_json_value(status))
             else:
-                Console().print(render(status))
+                console().print(render(status))
             return 0
         return asyncio.run(_watch(path))
     except grpc.aio.AioRpcError as error:
         address = config.federation.aggregator.address
-        sys.stderr.write(
-            f"silomix: the aggregator at {address} does not answer ({error.code().name}): is it running?\n"
-        )
-        return 2
+        raise Passing(f"the aggregator at {address} does not answer ({error.code().name}): is it running?") from None
 
 
 def as_json_value(status: services_pb2.GetStatusResponse) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def as_json_value(status: services_pb2.GetStatusResponse) -> dict[str, Any]:
 
 async def _watch(path: Path) -> int:
     config = load_node(path)
-    with Live(Text("waiting for the aggregator"), refresh_per_second=4) as live:
+    with Live(Text("waiting for the aggregator"), console=console(), refresh_per_second=4) as live:
         while True:
             status = await fetch_status(config)
             live.update(render(status))
@@ -72,10 +69,11 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
         (status.phase, "bold"),
         f"   {len(status.present)} silos present",
     )
-    return Group(line, _hops(status), rounds_table(status))
+    return Group(line, hops(status), rounds_table(status))
 
 
-def _hops(status: services_pb2.GetStatusResponse) -> RenderableType:
+def hops(status: services_pb2.GetStatusResponse) -> RenderableType:
+    """Draw the chain."""
     colours = {"open": "green", "ready": "cyan", "unreachable": "red"}
     text = Text("chain: ")
     for i, hop in enumerate(status.hops):

@@ -64,6 +64,14 @@ class UserError(Exception):
     """Something that whoever started the program can mend: the command line shows the message and no traceback."""
 
 
+class Passing(UserError):  # noqa: N818 - what it is
+    """Trouble that may be over when the same thing is tried again: a busy port, a full disk, a file that is in use."""
+
+
+class RunError(UserError):
+    """The input was in order, and something failed while it ran: nothing is left of what was asked for."""
+
+
 class Fault(Exception):  # noqa: N818 - whose fault it is, is the point
     """A refusal: the reason, a sentence for a person, and the details by name for a program."""
 

@@ -14,7 +14,7 @@ import grpc
 from cryptography import x509
 
 from silomix.runtime.config.certificates import peer_name_from_cert
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import Passing
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.net.calls import Context, Host, Method
 from silomix.runtime.net.health import NAMES, Health, reflect
@@ -120,7 +120,7 @@ class Server:
                 )
                 self.port = self._server.add_secure_port(listen, credentials)
         except RuntimeError:
-            raise UserError(
+            raise Passing(
                 f"cannot listen on {listen}: another process has the port, or the address is not this host's"
             ) from None
 

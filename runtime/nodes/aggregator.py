@@ -11,7 +11,7 @@ import grpc
 
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.numbers.codec import Array
@@ -38,7 +38,7 @@ from silomix.runtime.observe.metrics import HopState
 from silomix.runtime.store.files import sweep, write_atomically
 from silomix.runtime.store.home import NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
-from silomix.runtime.task import Task, load_task
+from silomix.runtime.task import Task, evaluate_task, load_task
 from silomix.v1 import services_pb2
 
 CALL_S = 10.0
@@ -196,7 +196,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                         services_pb2.RoundStatus(round=effect.round, attempts=effect.attempt, seconds=seconds)
                     )
             case core.Finish():
-                self.log.info("all rounds are done")
+                if any(done.cohort for done in self.history):
+                    self.log.info("all rounds are done")
+                else:
+                    self.log.error("all rounds are over, and no silo contributed to any: there is no trained model")
                 finished = services_pb2.Finished(round=max(1, effect.round))
                 await self._tell(services_pb2.Announcement(finished=finished))
                 self.metrics.finished()
@@ -416,8 +419,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:
             return None
-        scores = await self.work(self.task.evaluate, tensors)
-        accuracy = float(scores["accuracy"])
+        try:
+            accuracy = (await self.work(evaluate_task, self.task, tensors))["accuracy"]
+        except (UserError, Fault) as error:  # the round is over all the same: silos have done their part
+            self.log.error(f"the model is not measured: {error}")
+            return None
         self.metrics.accuracy(accuracy)
         return accuracy
 

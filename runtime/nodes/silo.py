@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from functools import partial
 
 import grpc
@@ -11,6 +12,7 @@ import numpy as np
 
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
+from silomix.runtime.core.learning.clipping import beyond
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.update import update_of, weight_of
 from silomix.runtime.core.numbers.codec import Array, Clips, Codec
@@ -34,7 +36,7 @@ from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.frozen import Frozen, frozen_name
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
-from silomix.runtime.task import Task, load_task, train_task
+from silomix.runtime.task import Task, difference, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 MODEL_SLACK_BYTES = 1 << 20
@@ -60,6 +62,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self._busy: asyncio.Task[None] | None = None
         self._body: tuple[str, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
+        self._clipped: dict[str, float] = {}
+        """The share of each tensor that was last said to be clipped."""
 
     async def main(self) -> None:
         """Watch the aggregator until the federation is done; come back whenever the line breaks."""
@@ -139,7 +143,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
     async def _freeze(self, manifest: Manifest) -> None:
         """Train and freeze the round's integers, once: every attempt sends the same ones."""
         if self.task.schema().digest != manifest.schema.digest:
-            raise LocalFault(Reason.WRONG_SCHEMA, "the model that was announced is not this task's")
+            what = difference(self.task.schema(), manifest.schema)
+            raise LocalFault(Reason.WRONG_SCHEMA, f"the model that was announced is not this task's: {what}")
         name = frozen_name(manifest, self.federation)
         if self._body is not None and self._body[0] == name:
             return
@@ -203,7 +208,15 @@ class SiloNode(Driver[core.Event, core.Effect]):
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
         self.metrics.clipped(clips.total)
+        self._warn_of_clips(manifest, update, clips)
         return body
+
+    def _warn_of_clips(self, manifest: Manifest, update: dict[str, Array], clips: Clips) -> None:
+        """Say what did not fit its bound, to this silo's owner alone: once for a tensor, and again if it gets worse."""
+        for one in beyond(manifest.schema, manifest.bounds, update, clips):
+            if one.share >= 2 * self._clipped.get(one.tensor, 0.0):
+                self._clipped[one.tensor] = one.share
+                self.log.warning(f"clipped: {one}", round=manifest.round, **asdict(one))
 
     async def _download(self, manifest: Manifest) -> dict[str, Array]:
         aggregator = self.federation.aggregator.name

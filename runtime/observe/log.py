@@ -8,7 +8,8 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 from numbers import Integral, Real
@@ -25,6 +26,8 @@ STYLES = ("console", "json")
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What a field becomes before it is written."""
 
+_elsewhere: TextIO | None = None
+"""Where logs go in place of standard error, while `redirected`."""
 _ROOT = "silomix"
 _FIELDS = "silomix_fields"
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", _FIELDS}
@@ -37,14 +40,31 @@ def setup(style: str, node: str, level: int | str = "INFO", stream: TextIO | Non
     """
     if style not in STYLES:
         raise ValueError(f"the style of a log is one of {', '.join(STYLES)}, not {style!r}")
-    handler = _Handler(sys.stderr if stream is None else stream)
+    handler = _Handler(stream or _elsewhere or sys.stderr)
     handler.setFormatter((_Json if style == "json" else _Console)(node))
     root = logging.getLogger()
+    _let_go(root)
+    root.addHandler(handler)
+    logging.getLogger(_ROOT).setLevel(level.upper() if isinstance(level, str) else level)
+
+
+def _let_go(root: logging.Logger) -> None:
     for old in [h for h in root.handlers if isinstance(h, _Handler)]:
         root.removeHandler(old)
         old.close()
-    root.addHandler(handler)
-    logging.getLogger(_ROOT).setLevel(level.upper() if isinstance(level, str) else level)
+
+
+@contextmanager
+def redirected(stream: TextIO) -> Iterator[None]:
+    """Send the logs of the nodes that start in this process from here on to a stream, and nowhere afterwards."""
+    global _elsewhere
+    before, _elsewhere = _elsewhere, stream
+    try:
+        setup("console", "local")
+        yield
+    finally:
+        _elsewhere = before
+        _let_go(logging.getLogger())
 
 
 class Log:

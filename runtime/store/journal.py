@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import Passing, UserError
 
 BUSY_S = 5.0
 """Time that a process which is ending has to let go of the file."""
@@ -19,6 +19,10 @@ BUSY_S = 5.0
 
 class JournalError(UserError, OSError):
     """The journal cannot be read or written: the node must not go on, and says what its owner can do."""
+
+
+class JournalBusy(JournalError, Passing):  # noqa: N818 - what it is
+    """The journal cannot be used now: another process has it, or the disk has no room."""
 
 
 class Journal:
@@ -68,8 +72,8 @@ class Journal:
                 raise JournalError(f"a fact does not fit into {self._path}: {error}") from None
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                    raise JournalError(f"{self._path} is in use: stop the other process of this node first") from None
-                raise JournalError(
+                    raise JournalBusy(f"{self._path} is in use: stop the other process of this node first") from None
+                raise JournalBusy(
                     f"{self._path} cannot be written ({error}): see to the disk's space and rights, and start again"
                 ) from None
             except sqlite3.Error as error:

@@ -1,15 +1,10 @@
 """`silomix plan`, the command line round it, and docs/paper.md, whose tables must stay what the tool computes."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from io import StringIO
 from math import ceil, log2
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +12,6 @@ import pytest
 from silomix.attacks.paper.quotes import FINDINGS, FULL_MATCH, FULL_MATCH_RLE, MORE_CLIENTS
 from silomix.attacks.paper.tables import matches, precisions_giving, printed_moduli
 from silomix.runtime.cli import entry
-from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.costs import MODELS, paper_rle_bits, share_bits
 from silomix.runtime.core.numbers.plan import Encoding, plan
 
@@ -296,159 +290,3 @@ def test_doc_prose_has_the_computed_numbers(paper: dict[str, Any]) -> None:
         "with 53 bits where the first primes take 58",
     ):
         assert sentence in text
-
-
-# --- the command line itself ------------------------------------------------------------------------------------------
-
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        entry.main(["--help"])
-    out = capsys.readouterr().out
-    for word in ("plan", "bench", "demo", "warm", "examples:", "silomix plan --silos 10 --precision 4", "--version"):
-        assert word in out
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        entry.main(["--version"])
-    assert capsys.readouterr().out.startswith("silomix ")
-
-
-@pytest.mark.parametrize("argv", [[], ["bench"]])
-def test_without_a_command_the_help_goes_to_stderr(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "commands:" in err
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["--silos", "0"], "n_max is 0: give at least 1"),
-        (["--precision", "0"], "r is 0: give at least 1"),
-        (["--precision", "19"], "lower r (now 19)"),
-        (["--silos", "1000000000000", "--precision", "18"], "lower n_max"),
-        (["--headroom", "99"], "headroom (now 99)"),
-    ],
-)
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_an_infeasible_plan_is_one_line_and_exit_code_2(
-    argv: list[str], form: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert entry.main(["plan", *argv, *form]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert says in err
-    assert "--silos" in err
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["plan", "--level", "paranoid"], "semi-honest"),
-        (["plan", "--parameters", "0"], "whole number"),
-        (["plan", "--parameters", "-5"], "whole number"),
-        (["plan", "--parameters", "5", "--model", "mlp"], "not allowed with"),
-        (["plan", "--silos", "ten"], "--silos"),
-        (["plan", "--paper", "--silos", "10", "--weight-levels", "2"], "leave out --silos, --weight-levels"),
-        (["plam"], "plan"),
-    ],
-)
-def test_bad_arguments_say_what_to_do(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        entry.main(argv)
-    assert says in capsys.readouterr().err
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Stand in for the module that measures, which loads a compiler."""
-    seen: list[tuple[object, ...]] = []
-    fake = ModuleType("silomix.runtime.bench.codec")
-
-    def recorder(name: str) -> Callable[..., int]:
-        def record(*args: object) -> int:
-            seen.append((name, *args))
-            return 0
-
-        return record
-
-    for name in ("codec", "warm"):
-        setattr(fake, name, recorder(name))
-    monkeypatch.setitem(sys.modules, "silomix.runtime.bench.codec", fake)
-    return seen
-
-
-def test_commands_reach_their_handlers(calls: list[tuple[object, ...]]) -> None:
-    argv: list[list[str]] = [
-        ["bench", "codec"],
-        ["bench", "codec", "--parameters", "7", "--silos", "3", "--precision", "2", "--json"],
-        ["warm"],
-        ["warm", "--json"],
-    ]
-    assert [entry.main(a) for a in argv] == [0] * 4
-    assert calls == [
-        ("codec", 11_237_432, 10, 4, False),
-        ("codec", 7, 3, 2, True),
-        ("warm", False),
-        ("warm", True),
-    ]
-
-
-def raising(error: BaseException) -> Callable[..., int]:
-    def fail(*_: object) -> int:
-        raise error
-
-    return fail
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (KeyboardInterrupt(), 130, ""),
-        (BrokenPipeError(), 141, ""),
-        (PeerFault(Reason.WRONG_LENGTH, "plane 0 has 3 bytes and needs 4"), 2, "plane 0 has 3 bytes and needs 4"),
-    ],
-)
-def test_how_a_command_ends(
-    error: BaseException,
-    code: int,
-    said: str,
-    calls: list[tuple[object, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys.modules["silomix.runtime.bench.codec"], "warm", raising(error))
-    assert entry.main(["warm"]) == code
-    err = capsys.readouterr().err
-    assert (said in err and err.count("\n") == 1) if said else err == ""
-    assert calls == []
-
-
-class Closed(StringIO):
-    """A pipe whose reader went away."""
-
-    def write(self, _: str) -> int:
-        raise BrokenPipeError
-
-
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_reader_that_goes_away_is_no_news(
-    form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdout", Closed())
-    assert entry.main(["plan", *form]) == 141
-    assert capsys.readouterr().err == ""
-
-
-def test_plan_loads_no_compiler_and_no_network() -> None:
-    code = (
-        "import sys; from silomix.runtime.cli import main; code = main(['plan', '--paper', '--json']); "
-        "sys.exit(code or ' '.join({'numba', 'numpy', 'grpc', 'torch'} & set(sys.modules)) or 0)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".src")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")

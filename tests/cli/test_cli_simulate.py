@@ -156,7 +156,6 @@ def test_one_process_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--server", "median"], "group_size"),
         (["--task", "nowhere:task"], "there is no module nowhere"),
         (["--option", "paramters=3"], "did you mean parameters"),
-        (["--option", "broken=true"], "silo 0 in round 1: b holds"),
         (["--config", "x", "--rounds", "3"], "leave --rounds out"),
     ],
 )
@@ -166,6 +165,11 @@ def test_bad_input_is_said_in_a_line(
     base = [] if "--config" in arguments else TOY
     assert main(["simulate", "--out", str(tmp_path / "run"), *base, *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_silo_that_fails_in_a_round_is_no_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(tmp_path / "run", "--rounds", "1", "--option", "broken=true") == 1
+    assert "silo 0 in round 1: b holds" in capsys.readouterr().err
 
 
 def test_a_federations_own_file_can_be_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from silomix.runtime.cli import main, make_parser
+from silomix.runtime.cli.options import BadOption
 from silomix.runtime.cli.policy_options import OPTIONS, add_policy, flag, given_policy, policy_of
 from silomix.runtime.config.keys import POLICY_KEYS
 from silomix.runtime.config.load import load_federation
-from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.protocol.policy import KEYS, Policy, Server
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_what_is_given_goes_before_what_a_command_suggests_and_that_before_the_d
     ],
 )
 def test_what_is_wrong_is_named_by_its_option(arguments: list[str], says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BadOption) as caught:
         given_policy(parsed(*arguments))
     assert str(caught.value).startswith(says)
 

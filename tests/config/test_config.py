@@ -382,6 +382,15 @@ def test_wrong_policy_values_name_file_key_and_what_is_allowed(home: Path, name:
         assert says in str(error)
 
 
+def test_a_median_needs_two_groups(tmp_path: Path) -> None:
+    """The median of one group's mean is that mean: a rule that promises more than it does is refused."""
+    rule = Policy(server=Server.MEDIAN, group_size=3)
+    with pytest.raises(ConfigError, match=r'policy\.server: found "median" of one group: 5 silos'):
+        init(tmp_path / "five", 5, 1, name="demo", policy=rule, insecure=True)
+    init(tmp_path / "six", 6, 1, name="demo", policy=rule, insecure=True)
+    init(tmp_path / "mean", 5, 1, name="demo", policy=Policy(group_size=3), insecure=True)
+
+
 def test_the_table_of_wrong_values_leaves_no_policy_key_out() -> None:
     assert {name for name, _, _ in WRONG_POLICY} == set(POLICY_KEYS) - {"task_options"}
 

@@ -9,9 +9,7 @@ from tests.core.protocol.federations import evidence, federation, header, manife
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.messages import Accusation
-from silomix.runtime.net import transport
-from silomix.runtime.net.answers import ANSWERS
-from silomix.runtime.net.transport import EVIDENCE, fault_of, refuse, transient
+from silomix.runtime.net.answers import ANSWERS, EVIDENCE, fault_of, refuse, transient
 
 OURS = {
     grpc.StatusCode.OK,
@@ -97,4 +95,4 @@ def test_evidence_that_cannot_be_read_is_false(garbage: bytes) -> None:
 def test_who_says_it_without_evidence_accuses_nobody() -> None:
     error = over_the_wire(PeerFault(Reason.SEAL_BROKEN, "silo-2 sealed garbage", peer="silo-2"))
     assert not isinstance(fault_of(error), Accusation)
-    assert transport.EVIDENCE not in dict(error.trailing_metadata() or ())
+    assert EVIDENCE not in dict(error.trailing_metadata() or ())

@@ -12,7 +12,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.noise import Noise
 from silomix.runtime.core.numbers.plan import Level, Plan, largest_value, plan
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.protocol.policy import Policy, Server
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,11 @@ class Federation:
             )
         if policy.group_size > invited:
             return "group_size", f"found {policy.group_size}; a round invites {invited:g} silos, give no more"
+        if policy.server is Server.MEDIAN and policy.group_size and invited < 2 * policy.group_size:
+            return "server", (
+                f'found "median" of one group: {invited:g} silos with policy.group_size = {policy.group_size} make no '
+                "two; give a smaller group_size, or another rule"
+            )
         if conflict := policy.conflict():
             return conflict
         try:

@@ -1,15 +1,12 @@
-"""The commands for those who run a federation on many hosts: render, dashboard."""
+"""The command `dashboard`: the panels of the Grafana dashboard as a picture, without a Grafana."""
 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from silomix.runtime.cli import render
+from silomix.runtime.cli.options import Commands
 
-Commands = Any  # argparse keeps the type of its subparsers to itself
-
-DASHBOARD_EPILOG = """\
+EPILOG = """\
 The panels and queries are those of the Grafana dashboard in deploy/grafana.
 
 examples:
@@ -20,14 +17,12 @@ examples:
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add the commands to the parser. What they need is imported when they run: `silomix --help` has no torch."""
-    render.add(commands, json_flag)
-
+    """Add the command to the parser. What it needs is imported when it runs."""
     cmd = commands.add_parser(
         "dashboard",
         help="draw the federation's dashboard as a picture, from a Prometheus",
         description="Ask a Prometheus what the Grafana dashboard asks, and draw the answers: no Grafana is needed.",
-        epilog=DASHBOARD_EPILOG,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cmd.add_argument("--out", type=Path, metavar="FILE", help="picture to write: .png, .svg or .pdf")

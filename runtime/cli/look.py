@@ -1,0 +1,52 @@
+"""The commands that ask: how is the federation doing (status), and is this node well (health)."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from silomix.runtime.cli.options import Commands, seconds
+
+STATUS_EPILOG = """\
+examples:
+  silomix status --config fed/silo-01          live, until all rounds are done
+  silomix status --config fed/silo-01 --once
+  silomix status --config fed/silo-01 --json | jq '.history[-1].score'
+"""
+
+
+def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add the commands to the parser. What they need is imported when they run."""
+    cmd = commands.add_parser(
+        "status",
+        help="show the federation live: round, cohort, hops, bits, latency, accuracy",
+        epilog=STATUS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
+    cmd.add_argument("--once", action="store_true", help="show it once and end")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_status)
+
+    cmd = commands.add_parser(
+        "health",
+        help="ask a node on this host whether it is well: exit code 0 or 1",
+        description="Ask this node's own gRPC health service, with its own certificate. A silo serves nothing but its "
+        "metrics, so it is asked there.",
+    )
+    cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
+    cmd.add_argument("--peers", action="store_true", help="ask all whom this node dials instead, from here")
+    cmd.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for each (default: %(default)s)")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_health)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from silomix.runtime.cli.status import show
+
+    return show(args.config, once=args.once, as_json=args.json)
+
+
+def _health(args: argparse.Namespace) -> int:
+    from silomix.runtime.observe.health import show
+
+    return show(args.config, peers=args.peers, as_json=args.json, timeout_s=args.timeout_s)
