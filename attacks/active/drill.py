@@ -46,7 +46,7 @@ async def drill(chosen: tuple[Attack, ...], without: Rule | None = None, told: T
                         outcome = Outcome.BROKEN
                     results[attack.name] = Result(attack, outcome, loot, time.perf_counter() - began)
                     told(attack, results[attack.name])
-                    if without is not None or not results[attack.name].as_expected or stage is None or stage.dead():
+                    if without is not None or not results[attack.name].held or stage is None or stage.dead():
                         await stack.aclose()
                         stage = None
     return [results[attack.name] for attack in chosen]

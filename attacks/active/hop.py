@@ -9,7 +9,7 @@ from typing import Any
 
 from silomix.attacks.active.bodies import Body, Passed, chunks_of, cohort_of, planes_of, sum_of, take_off
 from silomix.attacks.active.member import Member, abort
-from silomix.runtime.config.enrol import peer_name_from_cert
+from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.numbers.masks import Secret, public_key
 from silomix.runtime.core.numbers.packing import Bytes

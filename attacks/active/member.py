@@ -9,7 +9,8 @@ import grpc
 from google.protobuf.message import Message
 
 from silomix.attacks.active.witness import Refusal
-from silomix.runtime.config.load import load_identity, load_node
+from silomix.runtime.config.certificates import load_identity
+from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import Fault, Reason
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.net.answers import ANSWERS
@@ -19,7 +20,7 @@ from silomix.v1 import services_pb2, services_pb2_grpc
 SERVICES = services_pb2.DESCRIPTOR.services_by_name
 ABOUT, EVIDENCE = "silomix-about", "silomix-evidence-bin"
 """Metadata of a refusal, as docs/protocol.md has it."""
-ANSWER_S = 8.0
+ANSWER_S = 20.0
 """How long an honest node has to answer a call that it does not refuse."""
 GRACE_S = 0.1
 """Time that calls have to end by themselves."""
@@ -106,11 +107,8 @@ class Member:
             for frame in raw:
                 yield frame
 
-        call = self.line(target).stream_unary(path(method))
-        answer: bytes = await self.ask(
-            target,
-            lambda: call(told(), timeout=ANSWER_S),  # type: ignore[arg-type]
-        )
+        call: Any = self.line(target).stream_unary(path(method))
+        answer: bytes = await self.ask(target, lambda: call(told(), timeout=ANSWER_S))
         return answer
 
     # Serving: as bytes, so that what is no message can be said too.

@@ -119,8 +119,8 @@ class Result:
     seconds: float
 
     @property
-    def as_expected(self) -> bool:
-        """Whether it is what the registry says, or better."""
+    def held(self) -> bool:
+        """Whether honest nodes held, and the drill was one."""
         return self.outcome not in (Outcome.SUCCEEDED, Outcome.BROKEN)
 
 
@@ -142,6 +142,8 @@ def attack(
     """Register the function below; its docstring's first line says what the attack is about."""
 
     def register(run: "Callable[[Stage], Awaitable[Loot]]") -> "Callable[[Stage], Awaitable[Loot]]":
+        if name in ATTACKS:
+            raise ValueError(f"there is an attack {name} already")
         about = (run.__doc__ or "").partition("\n")[0].removesuffix(".")
         must = bites if bites is not None else expect in (Outcome.REFUSED, Outcome.USELESS) and not awaits
         ATTACKS[name] = Attack(name, rule, adversary, about, expect, cast, run, must, awaits, closed_by)

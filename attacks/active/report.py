@@ -44,7 +44,7 @@ def _entry(result: Result) -> Json:
 def section(results: Sequence[Result]) -> Json:
     """Return what a report shows of a drill: a verdict, a sentence, and a table with a row for each attack."""
     counts = Counter(result.outcome for result in results)
-    failed = [result.attack.name for result in results if not result.as_expected]
+    failed = [result.attack.name for result in results if not result.held]
     return {
         "title": "Attacks that do not keep to the protocol",
         "text": sentence(results),

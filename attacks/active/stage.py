@@ -16,8 +16,8 @@ from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
 from silomix.attacks.active.task import Drill
 from silomix.attacks.active.witness import Refusal, Witness
-from silomix.runtime.core.protocol.federation import Policy
 from silomix.runtime.core.protocol.messages import Manifest, RoundKey
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
@@ -28,7 +28,7 @@ VICTIM = "silo-03"
 HOSTILE = "silo-06"
 """The silo that is on its side, where one is."""
 FIRST, SECOND, LAST = "shuffler-1", "shuffler-2", "shuffler-3"
-WAIT_S = 15.0
+WAIT_S = 30.0
 """Bound on everything that a drill waits for; nothing takes a tenth of it."""
 PACE_S = 0.005
 QUIET_S = 0.03

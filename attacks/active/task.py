@@ -36,7 +36,9 @@ def centres() -> Matrix:
 
 def features() -> Matrix:
     """The weights of the hidden layer."""
-    return np.random.default_rng(72).normal(size=(HIDDEN, FEATURES)) / np.sqrt(FEATURES)
+    drawn: Matrix = np.random.default_rng(72).normal(size=(HIDDEN, FEATURES))
+    scaled: Matrix = drawn / np.sqrt(FEATURES)
+    return scaled
 
 
 class Drill:
@@ -61,7 +63,7 @@ class Drill:
         teachers = [Drill(silo) for silo in range(TEACHERS)]
         for round_ in range(WARM_ROUNDS):
             learned = [teacher.train(model, 10**6 + round_).tensors for teacher in teachers]
-            model = {name: np.mean([one[name] for one in learned], axis=0, dtype=np.float32) for name in model}
+            model = {name: np.stack([one[name] for one in learned]).mean(axis=0, dtype=np.float32) for name in model}
         return model
 
     def train(self, tensors: Tensors, round: int) -> Trained:  # noqa: A002 - the name of the protocol
@@ -87,9 +89,15 @@ class Drill:
         return {"accuracy": float(right.mean()), "loss": 0.0}
 
 
+def nought() -> dict[str, npt.NDArray[Any]]:
+    """Return the update of a silo that has learned nothing."""
+    return {name: np.zeros_like(value) for name, value in Drill(0).initial().items()}
+
+
 def _softmax(logits: Matrix) -> Matrix:
     raised: Matrix = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
+    shares: Matrix = raised / raised.sum(axis=1, keepdims=True)
+    return shares
 
 
 def task(silo: int = -1) -> Drill:

@@ -49,7 +49,7 @@ def _believing(self: shuffler.Shuffler, event: shuffler.EvidenceIn) -> list[shuf
 
 
 def _gullible(error: Any) -> PeerFault | None:
-    fault = _FAULT_OF(error)
+    fault: PeerFault | None = _FAULT_OF(error)
     if fault is None or fault.reason is not Reason.SEAL_BROKEN or isinstance(fault, Accusation):
         return fault
     return Accusation(Evidence(bytes(32), "", str(fault.details.get("peer", "")), bytes(32), bytes(32)))
@@ -59,7 +59,7 @@ def _sealed_to_anything(seed: Secret, to: bytes, context: MaskContext) -> bytes:
     return seal_carelessly(seed, to, context) if small_order(to) else masks.seal(seed, to, context)
 
 
-_FAULT_OF = shuffler_node.fault_of
+_FAULT_OF = vars(shuffler_node)["fault_of"]
 
 
 # Bindings: nobody looks at signatures, digests, or what something was made for.

@@ -86,7 +86,7 @@ def _active(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(summary(results, str(without or ""))) + "\n")
     else:
         _show(results, without)
-    return 0 if all(result.as_expected for result in results) else EXIT_FINDING
+    return 0 if all(result.held for result in results) else EXIT_FINDING
 
 
 _COLUMNS = (
@@ -144,7 +144,7 @@ def _show(results: "list[Result]", without: "Rule | None") -> None:
     out.print(table)
     out.print(sentence(results), soft_wrap=True)
     for result in results:
-        if not result.as_expected:
+        if not result.held:
             out.print(f"{result.outcome.upper()}: {result.attack.name}: {result.loot.said}", style="bold red")
 
 

@@ -34,25 +34,28 @@ async def short_chain(stage: Stage) -> Loot:
 @attack("disjoint-chains", Rule.R1, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def disjoint_chains(stage: Stage) -> Loot:
     """One round is run twice, over two chains that share no hop, for two halves of the silos."""
-    us, number = stage.aggregator, stage.next_round()
+    number = stage.next_round()
     halves = {FIRST: stage.honest_silos[:3], SECOND: stage.honest_silos[3:]}
-    sums, refused = 0, 0
-    for hop, silos in halves.items():
-        manifest = us.propose(number, await stage.keys(number, chain=(hop,)), chain=(hop,))
-        try:
-            await stage.open(manifest)
-        except Refused:
-            refused += 1
+    sums = [await _through(stage, number, hop, silos) for hop, silos in halves.items()]
+    return stage.loot(all(sums), "sums over halves of the silos in one round", sums=sum(sums))
+
+
+async def _through(stage: Stage, number: int, hop: str, silos: tuple[str, ...]) -> bool:
+    """Run a round over a chain of one hop, and say whether the sum over these silos came of it."""
+    us = stage.aggregator
+    manifest = us.propose(number, await stage.keys(number, chain=(hop,)), chain=(hop,))
+    try:
+        await stage.open(manifest)
+    except Refused:  # the silos are asked all the same
         await us.announce(manifest, silos)
-        if refused:
-            await stage.until(lambda silos=silos: stage.refused_by(silos), "the silos have looked at the manifest")  # type: ignore[misc]
-            continue
-        await stage.counted(silos, hop)
-        stage.pass_time(hop)
-        await stage.until(lambda m=manifest: stage.came(m).whole, f"the sum through {hop}")  # type: ignore[misc]
-        updates = [stage.truth(silo, manifest.model, number) for silo in silos]
-        sums += cosine(us.sum(manifest), sum(updates[1:], updates[0])) > 0.99
-    return stage.loot(sums > 1, "sums over halves of the silos in one round", sums=sums)
+        await stage.until(lambda: stage.refused_by(silos), "the silos have looked at the manifest")
+        return False
+    await us.announce(manifest, silos)
+    await stage.counted(silos, hop)
+    stage.pass_time(hop)
+    await stage.until(lambda: stage.came(manifest).whole, f"the sum through {hop}")
+    updates = [stage.truth(silo, manifest.model, number) for silo in silos]
+    return cosine(us.sum(manifest), sum(updates[1:], updates[0])) > 0.99
 
 
 @attack("chain-reordered", Rule.R1, WITH_HOP, Outcome.REFUSED, WITH_SECOND)

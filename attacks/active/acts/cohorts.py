@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST
-from silomix.attacks.active.bodies import body_frames, make_body
+from silomix.attacks.active.bodies import Passed, body_frames, make_body
 from silomix.attacks.active.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
-from silomix.attacks.active.task import Drill
-from silomix.runtime.core.protocol.messages import Grouping, Manifest
+from silomix.attacks.active.task import nought
+from silomix.runtime.core.protocol.messages import Grouping
 from silomix.runtime.core.protocol.silo import State
 
 WITH_HOP = "aggregator and shuffler-1"
@@ -84,9 +84,10 @@ async def successive_models(stage: Stage) -> Loot:
 # The cohort: each hop counts for itself
 
 
-async def _relayed(stage: Stage, manifest: Manifest, passed: list[object]) -> bool:
+async def _relayed(stage: Stage, passed: Passed) -> bool:
+    """Pass something on to shuffler-2, and say whether it has vouched for it."""
     try:
-        await stage.liar(FIRST).stream(SECOND, "Relay", passed)  # type: ignore[arg-type]
+        await stage.liar(FIRST).stream(SECOND, "Relay", passed.frames())
     except Refused:
         return False
     return True
@@ -98,7 +99,7 @@ async def cohort_of_one(stage: Stage) -> Loot:
     manifest = await stage.begin()
     await stage.submitted(manifest, FIRST)
     passed = stage.liar(FIRST).passed(manifest, (VICTIM,))
-    if not await _relayed(stage, manifest, list(passed.frames())):
+    if not await _relayed(stage, passed):
         return stage.loot(False, "nothing left shuffler-2")
     close = stage.closeness(stage.aggregator.sum(manifest), manifest)
     return stage.loot(close.read, "the sum over one silo", **close.figures)
@@ -111,7 +112,7 @@ async def three_names(stage: Stage) -> Loot:
     await stage.submitted(manifest, FIRST)
     under = dict.fromkeys(stage.honest_silos[:3], VICTIM)
     passed = stage.liar(FIRST).passed(manifest, under)
-    if not await _relayed(stage, manifest, list(passed.frames())):
+    if not await _relayed(stage, passed):
         return stage.loot(False, "nothing left shuffler-2")
     us, came = stage.aggregator, stage.came(manifest)
     came.headers = dict.fromkeys(came.silos[:1], came.headers[VICTIM])
@@ -130,22 +131,18 @@ async def not_invited(stage: Stage) -> Loot:
     manifest = await stage.begin(number)
     await stage.submitted(manifest, FIRST, manifest.invited)
     # It has no key of its own in the manifest, so it seals to another's.
-    keys = {key.silo: replace(key, silo=outsider) for key in manifest.hop_keys if key.silo == manifest.invited[0]}
-    assert keys
-    lent = replace(
-        manifest,
-        hop_keys=tuple(replace(k, silo=outsider) for k in manifest.hop_keys if k.silo == manifest.invited[0]),
-        aggregator_keys=tuple(
-            replace(k, silo=outsider) for k in manifest.aggregator_keys if k.silo == manifest.invited[0]
-        ),
+    lender = manifest.invited[0]
+    keys, own = (
+        tuple(replace(key, silo=outsider) for key in made if key.silo == lender)
+        for made in (manifest.hop_keys, manifest.aggregator_keys)
     )
+    lent = replace(manifest, hop_keys=keys, aggregator_keys=own)
     who = stage.member(outsider)
-    update = Drill(0).initial()
-    body = make_body(who.identity, lent, stage.federation, {k: v * 0 for k, v in update.items()})
+    body = make_body(who.identity, lent, stage.federation, nought())
     header = replace(body.header, manifest=manifest.digest).signed(who.identity)
     hop.bodies[manifest.digest][outsider] = replace(body, header=header)
     passed = hop.passed(manifest, [*manifest.invited, outsider])
-    accepted = await _relayed(stage, manifest, list(passed.frames()))
+    accepted = await _relayed(stage, passed)
     node = stage.hop(SECOND)
     known = node.core.attempt is not None and header.digest in node.core.attempt.headers
     return stage.loot(accepted or known, "a silo in the cohort that was not drawn", counted=int(accepted))
@@ -177,9 +174,8 @@ async def cohort_of_friends(stage: Stage) -> Loot:
     """The aggregator announces to the victim and to colluding silos alone, who take their own updates off the sum."""
     friends = [stage.member(name) for name in stage.cast.silos]
     manifest = await stage.begin(silos=(VICTIM,))
-    update = {name: value * 0 for name, value in Drill(0).initial().items()}
     for friend in friends:
-        body = make_body(friend.identity, manifest, stage.federation, update)
+        body = make_body(friend.identity, manifest, stage.federation, nought())
         await friend.stream(FIRST, "Submit", body_frames(body, friend.identity, manifest))
     await stage.counted((VICTIM, *stage.cast.silos))
     stage.pass_time(FIRST)

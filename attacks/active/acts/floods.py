@@ -19,7 +19,7 @@ from silomix.attacks.active.bodies import body_frames, make_body
 from silomix.attacks.active.member import Member, Refused, Silent, path
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage, Stuck
-from silomix.attacks.active.task import CLASSES, HIDDEN, Drill
+from silomix.attacks.active.task import CLASSES, HIDDEN, nought
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
@@ -102,8 +102,7 @@ async def _cost(stage: Stage, who: Member, frames: Sequence[bytes]) -> Loot:
 async def empty_planes(stage: Stage) -> Loot:
     """A chunk of nothing but empty planes, two bytes each, of which every one becomes an object."""
     us, manifest = stage.member(HOSTILE), _open_here(stage)
-    update = {name: value * 0 for name, value in Drill(0).initial().items()}
-    header = body_frames(make_body(us.identity, manifest, stage.federation, update), us.identity, manifest)[0]
+    header = body_frames(make_body(us.identity, manifest, stage.federation, nought()), us.identity, manifest)[0]
     empty = body_pb2.Frame(chunk=body_pb2.Chunk(planes=[b""] * (FRAME_BYTES // 2)))
     return await _cost(stage, us, [header.SerializeToString(), empty.SerializeToString()])
 
@@ -154,8 +153,7 @@ async def silent_uploads(stage: Stage) -> Loot:
 async def half_open_uploads(stage: Stage) -> Loot:
     """A silo sends its header on connection after connection, and nothing behind it."""
     us, manifest = stage.member(HOSTILE), _open_here(stage)
-    update = {name: value * 0 for name, value in Drill(0).initial().items()}
-    header = body_frames(make_body(us.identity, manifest, stage.federation, update), us.identity, manifest)[0]
+    header = body_frames(make_body(us.identity, manifest, stage.federation, nought()), us.identity, manifest)[0]
     return await _held(stage, us, FIRST, "Submit", (header.SerializeToString(),))
 
 
