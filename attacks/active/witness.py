@@ -25,12 +25,16 @@ class Witness(logging.Handler):
         """Hear nothing yet."""
         super().__init__(logging.INFO)
         self.heard: list[Refusal] = []
+        self.lines: list[tuple[str, str]] = []
+        """All else that nodes have warned of: who, and what."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line that names a reason."""
         fields = getattr(record, "silomix_fields", {})
         if "reason" in fields:
             self.heard.append(Refusal(str(fields.get("node", "")), str(fields["reason"]), record.getMessage()))
+        elif record.levelno >= logging.WARNING:
+            self.lines.append((str(fields.get("node", "")), record.getMessage()))
 
     def since(self, mark: int) -> list[Refusal]:
         """Return what was refused since so much had been heard, once for each node and reason."""

@@ -125,7 +125,7 @@ async def false_evidence_of_the_aggregator(stage: Stage) -> Loot:
 @attack("evidence-for-another-attempt", Rule.R4, "shuffler-2", Outcome.USELESS, WITH_SECOND)
 async def evidence_for_another_attempt(stage: Stage) -> Loot:
     """A hop shows evidence that names another attempt, which nobody can check any more."""
-    number, node = stage.next_round(), stage.hop(FIRST)
+    number, node, before = stage.next_round(), stage.hop(FIRST), len(stage.witness.lines)
     manifest = stage.aggregator.propose(number, await stage.keys(number))
     elsewhere = Evidence(bytes(32), SECOND, VICTIM, bytes(32), bytes(32))
     said = _by_hop(stage, manifest, lambda m, h: write_evidence(elsewhere).SerializeToString())
@@ -137,7 +137,8 @@ async def evidence_for_another_attempt(stage: Stage) -> Loot:
         stage.liar(SECOND).on_relay = lambda heard, header: None
     left_out = VICTIM in node.core.unfit
     words = "a silo left out, for ten rounds" if left_out else "an attempt held up, and no silo left out"
-    return stage.loot_for("false_evidence", left_out, words)
+    blamed = [line for who, line in stage.witness.lines[before:] if who == FIRST and VICTIM in line]
+    return stage.loot_for("false_evidence", left_out, words, log_lines_that_blame_it=len(blamed))
 
 
 # Keys of small order
