@@ -86,6 +86,8 @@ class Stage:
             await liar.serve()
         self.running = InProcess(self.home / "f", without=(*liars, *cast.silos, *cast.apart))
         await self.running.__aenter__()
+        for honest in self.running.nodes.values():
+            self.witness.count(honest)
         for node in self.aside.values():
             await node.ready()
         if cast.aggregator:

@@ -132,6 +132,7 @@ def _patches() -> dict[Rule, list[Patch]]:
         Rule.R7: [
             (aggregator_node.AggregatorNode, "silo", _anybody),
             (shuffler_node._Service, "_aggregator", _anybody),
+            (rules, "pin_problem", lambda *_: ""),
         ],
         Rule.COHORT: [(shuffler, "check_cohort", _nothing), (shuffler, "check_header", _nothing)],
         Rule.BINDINGS: [

@@ -1,9 +1,12 @@
-"""Who refused what: read off the nodes' own logs, which say so with a reason."""
+"""Who refused what: every node counts its refusals by their reasons, and its log has a sentence on most of them."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from silomix.runtime.core.errors import Reason
+from silomix.runtime.nodes.node import Node
 
 LOGGERS = ("silomix", "grpc", "asyncio")
 """Whose lines a drill keeps to itself: honest nodes under attack have much to complain of."""
@@ -36,11 +39,24 @@ class Witness(logging.Handler):
         elif record.levelno >= logging.WARNING:
             self.lines.append((str(fields.get("node", "")), record.getMessage()))
 
+    def count(self, node: Node) -> None:
+        """Hear each refusal of a node as it is counted: its log spares the reader those that repeat themselves."""
+        name, before = node.config.name, node.metrics.on_rejected
+
+        def counted(reason: Reason) -> None:
+            self.heard.append(Refusal(name, str(reason), ""))
+            if before is not None:
+                before(reason)
+
+        node.metrics.on_rejected = counted
+
     def since(self, mark: int) -> list[Refusal]:
         """Return what was refused since so much had been heard, once for each node and reason."""
         found: dict[tuple[str, str], Refusal] = {}
         for one in self.heard[mark:]:
-            found.setdefault((one.node, one.reason), one)
+            known = found.setdefault((one.node, one.reason), one)
+            if not known.sentence:
+                found[one.node, one.reason] = one
         return list(found.values())
 
 

@@ -259,9 +259,7 @@ async def unparsable_delivery(stage: Stage) -> Loot:
         liar.deliver = liar.delivery
 
 
-@attack(
-    "invented-size", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, awaits="a schema that the policy pins (R7)"
-)
+@attack("invented-size", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def invented_size(stage: Stage) -> Loot:
     """A hop is told of a model many times as large as the federation's, and makes room for its sum."""
     us, number, node = stage.aggregator, stage.next_round(), stage.hop(LAST)
