@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from silomix.attacks.active.registry import Rule
 from silomix.attacks.active.sealing import seal_carelessly
 from silomix.runtime.core.digest import frame
@@ -16,6 +18,7 @@ from silomix.runtime.core.numbers import masks
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, small_order
 from silomix.runtime.core.protocol import rules, shuffler, silo
 from silomix.runtime.core.protocol.messages import Accusation, Evidence, body_root
+from silomix.runtime.net import calls, lines, streams
 from silomix.runtime.nodes import aggregator as aggregator_node
 from silomix.runtime.nodes import passage
 from silomix.runtime.nodes import shuffler as shuffler_node
@@ -105,12 +108,26 @@ async def _however_it_ends(self: passage.Passage, frames: AsyncIterator[Any], *r
 _RECEIVE = passage.Passage.receive
 
 
-# R7: whoever calls may.
+# R7: whoever calls may, as often and as long as they like, and what does not parse is nothing.
 
 
-def _anybody(self: Any, context: Any) -> str:
-    node = getattr(self, "node", self)
-    return str(node.caller(context))
+@contextmanager
+def _room_for_all(self: calls.Room, peer: str) -> Iterator[None]:
+    yield
+
+
+def _chunk_of_any(field: int, raw: bytes, _: int) -> Any:
+    return _READ_CHUNK(field, raw, len(raw))
+
+
+def _or_nothing(kind: Any, raw: bytes, _: str) -> Any:
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        return None
+
+
+_READ_CHUNK = vars(streams)["read_chunk"]
 
 
 def _patches() -> dict[Rule, list[Patch]]:
@@ -130,8 +147,12 @@ def _patches() -> dict[Rule, list[Patch]]:
             (Journal, "forget", _nothing),
         ],
         Rule.R7: [
-            (aggregator_node.AggregatorNode, "silo", _anybody),
-            (shuffler_node._Service, "_aggregator", _anybody),
+            *((aggregator_node._Service, name, _nothing) for name in ("_silo", "_last_hop")),
+            *((shuffler_node._Service, name, _nothing) for name in ("_aggregator", "_hop_before")),
+            *((module, "check_length", _nothing) for module in (calls, lines, streams)),
+            (calls.Room, "place", _room_for_all),
+            (streams, "read_chunk", _chunk_of_any),
+            (lines, "parse", _or_nothing),
             (rules, "pin_problem", lambda *_: ""),
         ],
         Rule.COHORT: [(shuffler, "check_cohort", _nothing), (shuffler, "check_header", _nothing)],

@@ -25,7 +25,6 @@ from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.v1 import body_pb2, services_pb2
 
-LIMITS = "the limits of R7"
 FRAME_BYTES = 512 << 10
 OBJECT_BYTES = 16
 """A node that makes an object of every so many bytes of a frame can be flooded."""
@@ -98,7 +97,7 @@ async def _cost(stage: Stage, who: Member, frames: Sequence[bytes]) -> Loot:
     return stage.loot(gained, f"work that it has made, then {said}", **figures)
 
 
-@attack("empty-planes", Rule.R7, "silo-06", Outcome.REFUSED, SILO, awaits=LIMITS)
+@attack("empty-planes", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
 async def empty_planes(stage: Stage) -> Loot:
     """A chunk of nothing but empty planes, two bytes each, of which every one becomes an object."""
     us, manifest = stage.member(HOSTILE), _open_here(stage)
@@ -143,13 +142,13 @@ def _connected(line: grpc.aio.Channel) -> bool:
     return line.get_state(try_to_connect=True) in states
 
 
-@attack("silent-uploads", Rule.R7, "silo-06", Outcome.REFUSED, SILO, awaits=LIMITS)
+@attack("silent-uploads", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
 async def silent_uploads(stage: Stage) -> Loot:
     """A silo begins uploads, each on a connection of its own, and sends no first frame."""
     return await _held(stage, stage.member(HOSTILE), FIRST, "Submit", ())
 
 
-@attack("half-open-uploads", Rule.R7, "silo-06", Outcome.REFUSED, SILO, bites=False)
+@attack("half-open-uploads", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
 async def half_open_uploads(stage: Stage) -> Loot:
     """A silo sends its header on connection after connection, and nothing behind it."""
     us, manifest = stage.member(HOSTILE), _open_here(stage)
@@ -157,13 +156,13 @@ async def half_open_uploads(stage: Stage) -> Loot:
     return await _held(stage, us, FIRST, "Submit", (header.SerializeToString(),))
 
 
-@attack("silent-relays", Rule.R7, "silo-06", Outcome.REFUSED, SILO, awaits=LIMITS)
+@attack("silent-relays", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
 async def silent_relays(stage: Stage) -> Loot:
     """A silo, which has no business there, opens streams between hops, and sends no first frame."""
     return await _held(stage, stage.member(HOSTILE), SECOND, "Relay", ())
 
 
-@attack("silent-deliveries", Rule.R7, "silo-06", Outcome.REFUSED, SILO, awaits=LIMITS)
+@attack("silent-deliveries", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
 async def silent_deliveries(stage: Stage) -> Loot:
     """A silo opens streams of sums to the aggregator, and sends no first frame."""
     return await _held(stage, stage.member(HOSTILE), stage.federation.aggregator.name, "Deliver", ())
@@ -179,7 +178,7 @@ async def _ends(stage: Stage, name: str, done: Callable[[], Any] = lambda: False
     return stage.loot(bool(dead), f"{', '.join(dead)} ended" if dead else "no process ended", ended=len(dead))
 
 
-@attack("unparsable-announcement", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, awaits=LIMITS)
+@attack("unparsable-announcement", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def unparsable_announcement(stage: Stage) -> Loot:
     """A silo that watches for rounds is sent what is no message."""
     await stage.aggregator.tell({VICTIM: GARBAGE})
@@ -198,13 +197,13 @@ async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]]) -> Lo
         us.model_answer = us.parts
 
 
-@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, awaits=LIMITS)
+@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def unparsable_model(stage: Stage) -> Loot:
     """A silo that asks for the model is sent what is no message."""
     return await _model(stage, lambda digest: [GARBAGE])
 
 
-@attack("odd-status-for-a-model", Rule.R7, "aggregator", Outcome.USELESS, AGGREGATOR, awaits=LIMITS)
+@attack("odd-status-for-a-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
 async def odd_status(stage: Stage) -> Loot:
     """A silo that asks for the model gets a gRPC status that no honest aggregator gives."""
 
@@ -229,7 +228,7 @@ async def endless_model(stage: Stage) -> Loot:
     return stage.loot(loot.gained or sent == 64, "parts that the silo has taken", parts_of_256_kib=sent)
 
 
-@attack("unparsable-receipt", Rule.R7, "shuffler-1", Outcome.REFUSED, WITH_FIRST, awaits=LIMITS)
+@attack("unparsable-receipt", Rule.R7, "shuffler-1", Outcome.REFUSED, WITH_FIRST)
 async def unparsable_receipt(stage: Stage) -> Loot:
     """A silo gets what is no message for its body."""
     hop = stage.liar(FIRST)
@@ -242,7 +241,7 @@ async def unparsable_receipt(stage: Stage) -> Loot:
         hop.receipt = hop.signed_receipt
 
 
-@attack("unparsable-delivery", Rule.R7, "shuffler-2", Outcome.REFUSED, WITH_SECOND, awaits=LIMITS)
+@attack("unparsable-delivery", Rule.R7, "shuffler-2", Outcome.REFUSED, WITH_SECOND)
 async def unparsable_delivery(stage: Stage) -> Loot:
     """A hop gets what is no message for its sum."""
     liar = stage.liar(SECOND)
@@ -276,7 +275,7 @@ async def invented_size(stage: Stage) -> Loot:
 
 @attack("sent-away", Rule.R7, "aggregator", Outcome.CONCEDED, AGGREGATOR)
 async def sent_away(stage: Stage) -> Loot:
-    """A silo is told that its federation file is another one, or that the federation is done: it leaves."""
+    """A silo is told that its federation file is another one than the aggregator's: it leaves."""
     await stage.aggregator.tell({VICTIM: PeerFault(Reason.WRONG_FEDERATION, "another file")})
     await stage.within(SILENT_S, lambda: VICTIM in stage.dead())
     dead = stage.dead()
