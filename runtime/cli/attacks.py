@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime.cli import resend
+from silomix.runtime.cli import active, resend
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -67,7 +67,8 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 def _add_attack(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     attack = commands.add_parser(
-        "attack", help="`attack replay` attacks a capture; `attack resend` replays it at nodes"
+        "attack",
+        help="`attack replay` attacks a capture; `attack resend` replays it at nodes; `attack active` lies to them",
     )
     kinds = attack.add_subparsers(title="commands", metavar="COMMAND", required=True)
     about = "feed captured traffic to the adversary, and mount every attack that applies to what it holds"
@@ -77,6 +78,7 @@ def _add_attack(commands: Commands, json_flag: Callable[[argparse.ArgumentParser
     json_flag(cmd)
     cmd.set_defaults(handler=_replay)
     resend.add(kinds, json_flag)
+    active.add(kinds, json_flag)
 
 
 def _audit(args: argparse.Namespace) -> int:

@@ -1,0 +1,27 @@
+"""The attacks themselves, a module for each kind. To add a kind, name its module here."""
+
+from silomix.attacks.active.acts import (
+    chains,
+    cohorts,
+    copies,
+    floods,
+    history,
+    leaving_out,
+    models,
+    passing,
+    roles,
+    secrets,
+)
+
+__all__ = [
+    "chains",
+    "cohorts",
+    "copies",
+    "floods",
+    "history",
+    "leaving_out",
+    "models",
+    "passing",
+    "roles",
+    "secrets",
+]

@@ -1,0 +1,282 @@
+"""R7: what a peer's bytes cost before it is known to be entitled to them, and whether they end a process.
+
+All of it is small: a frame that costs a hundred times its length shows as well with a quarter of a mebibyte as with
+eight, and a dozen calls left open as well as a thousand.
+"""
+
+import asyncio
+import mmap
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from silomix.attacks.active.acts.casts import AGGREGATOR, SILO, WITH_FIRST, WITH_SECOND
+from silomix.attacks.active.bodies import body_frames, make_body
+from silomix.attacks.active.member import Member, Refused, Silent, path
+from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
+from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage, Stuck
+from silomix.attacks.active.task import CLASSES, HIDDEN, nought
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.protocol.messages import Manifest
+from silomix.v1 import body_pb2, services_pb2
+
+FRAME_BYTES = 512 << 10
+OBJECT_BYTES = 16
+"""A node that makes an object of every so many bytes of a frame can be flooded."""
+AMPLIFIED = 16
+"""So can one that takes more than so many times the length of a frame for it."""
+CALLS = 12
+HELD = 6
+"""Calls of one kind that one member may have open at a node without anybody minding."""
+SILENT_S = 1.0
+INVENTED = 1_000_000
+"""Columns of an invented model: some hundred megabytes, if anybody makes room for it."""
+GARBAGE = b"\xff" * 40
+
+
+def _open_here(stage: Stage, hop: str = FIRST) -> Manifest:
+    """Return the attempt that is open at an honest hop."""
+    attempt = stage.hop(hop).core.attempt
+    if attempt is None:
+        raise Stuck(f"no attempt is open at {hop}")
+    return attempt.manifest
+
+
+class _Watched:
+    """Looks from a thread of its own at what this process takes, while a node is busy with a frame.
+
+    Python's own tracing of memory would say it better, and is not safe beside threads that hold no GIL.
+    """
+
+    def __init__(self) -> None:
+        self.blocks = self.pages = 0
+        self._first = (sys.getallocatedblocks(), self._resident())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    @staticmethod
+    def _resident() -> int:
+        try:
+            return int(Path("/proc/self/statm").read_text().split()[1])
+        except OSError:  # not Linux: the objects will have to do
+            return 0
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.002):
+            self.blocks = max(self.blocks, sys.getallocatedblocks() - self._first[0])
+            self.pages = max(self.pages, self._resident() - self._first[1])
+
+    def __enter__(self) -> "_Watched":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+async def _cost(stage: Stage, who: Member, frames: Sequence[bytes]) -> Loot:
+    """Send frames to hop 1, and measure what they cost it: objects, and memory beside their length."""
+    size = sum(map(len, frames))
+    with _Watched() as took:
+        try:
+            await who.stream(FIRST, "Submit", frames)
+            said = "accepted"
+        except Refused as refused:
+            said = refused.refusal.reason
+        except Silent:
+            said = "no answer"
+    memory = took.pages * mmap.PAGESIZE
+    gained = took.blocks * OBJECT_BYTES > size or memory > AMPLIFIED * size
+    figures = {"sent_kib": size >> 10, "objects": took.blocks, "memory_kib": memory >> 10}
+    return stage.loot(gained, f"work that it has made, then {said}", **figures)
+
+
+@attack("empty-planes", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def empty_planes(stage: Stage) -> Loot:
+    """A chunk of nothing but empty planes, two bytes each, of which every one becomes an object."""
+    us, manifest = stage.member(HOSTILE), _open_here(stage)
+    header = body_frames(make_body(us.identity, manifest, stage.federation, nought()), us.identity, manifest)[0]
+    empty = body_pb2.Frame(chunk=body_pb2.Chunk(planes=[b""] * (FRAME_BYTES // 2)))
+    return await _cost(stage, us, [header.SerializeToString(), empty.SerializeToString()])
+
+
+@attack("giant-first-frame", Rule.R7, "silo-06", Outcome.REFUSED, SILO, bites=False)
+async def giant_first_frame(stage: Stage) -> Loot:
+    """A header with thousands of empty seeds, before anybody knows whose it is."""
+    header = body_pb2.Header(silo=HOSTILE, seeds=[body_pb2.SealedSeed()] * (FRAME_BYTES // 2))
+    return await _cost(stage, stage.member(HOSTILE), [body_pb2.Frame(header=header).SerializeToString()])
+
+
+async def _held(stage: Stage, who: Member, target: str, method: str, frames: Sequence[bytes]) -> Loot:
+    """Open calls on connections of their own, say so much and no more, and count those that are left open."""
+    lines = [who.dial(target) for _ in range(CALLS)]
+    go_on = asyncio.Event()
+
+    async def told() -> AsyncIterator[bytes]:
+        for frame in frames:
+            yield frame
+        await go_on.wait()
+
+    calls: list[Any] = [line.stream_unary(path(method))(told()) for line in lines]  # type: ignore[arg-type]
+    try:
+        await stage.until(lambda: all(_connected(line) for line in lines), "every connection stands or was refused")
+        await stage.within(SILENT_S, lambda: sum(not call.done() for call in calls) <= 0)
+        held = sum(not call.done() for call in calls)
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        for line in lines:
+            await line.close()
+    return stage.loot(held > HELD, "calls that are left open for it", opened=CALLS, held=held)
+
+
+def _connected(line: grpc.aio.Channel) -> bool:
+    states = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+    return line.get_state(try_to_connect=True) in states
+
+
+@attack("silent-uploads", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def silent_uploads(stage: Stage) -> Loot:
+    """A silo begins uploads, each on a connection of its own, and sends no first frame."""
+    return await _held(stage, stage.member(HOSTILE), FIRST, "Submit", ())
+
+
+@attack("half-open-uploads", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def half_open_uploads(stage: Stage) -> Loot:
+    """A silo sends its header on connection after connection, and nothing behind it."""
+    us, manifest = stage.member(HOSTILE), _open_here(stage)
+    header = body_frames(make_body(us.identity, manifest, stage.federation, nought()), us.identity, manifest)[0]
+    return await _held(stage, us, FIRST, "Submit", (header.SerializeToString(),))
+
+
+@attack("silent-relays", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def silent_relays(stage: Stage) -> Loot:
+    """A silo, which has no business there, opens streams between hops, and sends no first frame."""
+    return await _held(stage, stage.member(HOSTILE), SECOND, "Relay", ())
+
+
+@attack("silent-deliveries", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def silent_deliveries(stage: Stage) -> Loot:
+    """A silo opens streams of sums to the aggregator, and sends no first frame."""
+    return await _held(stage, stage.member(HOSTILE), stage.federation.aggregator.name, "Deliver", ())
+
+
+# What does not parse, or means nothing
+
+
+async def _ends(stage: Stage, name: str, done: Callable[[], Any] = lambda: False) -> Loot:
+    """See whether an honest node's process ends."""
+    await stage.within(SILENT_S, lambda: stage.dead() or done() or stage.refused_by((name,)))
+    dead = stage.dead()
+    return stage.loot(bool(dead), f"{', '.join(dead)} ended" if dead else "no process ended", ended=len(dead))
+
+
+@attack("unparsable-announcement", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def unparsable_announcement(stage: Stage) -> Loot:
+    """A silo that watches for rounds is sent what is no message."""
+    await stage.aggregator.tell({VICTIM: GARBAGE})
+    return await _ends(stage, VICTIM)
+
+
+async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]]) -> Loot:
+    us = stage.aggregator
+    us.model_answer = answer
+    try:
+        # A model that no silo has trained yet, or it would not ask for it.
+        model = us.moved(us.start, us.vector(us.start) * 1e-3 * (1 + stage.last_round))
+        await stage.begin(model=model, silos=(VICTIM,))
+        return await _ends(stage, VICTIM)
+    finally:
+        us.model_answer = us.parts
+
+
+@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def unparsable_model(stage: Stage) -> Loot:
+    """A silo that asks for the model is sent what is no message."""
+    return await _model(stage, lambda digest: [GARBAGE])
+
+
+@attack("odd-status-for-a-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+async def odd_status(stage: Stage) -> Loot:
+    """A silo that asks for the model gets a gRPC status that no honest aggregator gives."""
+
+    def answer(_: bytes) -> Iterable[bytes]:
+        raise grpc.RpcError
+
+    return await _model(stage, answer)
+
+
+@attack("endless-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+async def endless_model(stage: Stage) -> Loot:
+    """A silo that asks for the model is sent more and more of it."""
+    sent = 0
+
+    def answer(_: bytes) -> Iterable[bytes]:
+        nonlocal sent
+        for _part in range(64):
+            sent += 1
+            yield services_pb2.ModelPart(total_bytes=1, data=bytes(256 << 10)).SerializeToString()
+
+    loot = await _model(stage, answer)
+    return stage.loot(loot.gained or sent == 64, "parts that the silo has taken", parts_of_256_kib=sent)
+
+
+@attack("unparsable-receipt", Rule.R7, "shuffler-1", Outcome.REFUSED, WITH_FIRST)
+async def unparsable_receipt(stage: Stage) -> Loot:
+    """A silo gets what is no message for its body."""
+    hop = stage.liar(FIRST)
+    hop.receipt = lambda receipt: GARBAGE
+    try:
+        manifest = await stage.begin(silos=(VICTIM,))
+        await stage.submitted(manifest, FIRST, (VICTIM,))
+        return await _ends(stage, VICTIM)
+    finally:
+        hop.receipt = hop.signed_receipt
+
+
+@attack("unparsable-delivery", Rule.R7, "shuffler-2", Outcome.REFUSED, WITH_SECOND)
+async def unparsable_delivery(stage: Stage) -> Loot:
+    """A hop gets what is no message for its sum."""
+    liar = stage.liar(SECOND)
+
+    async def garbage(*_: object) -> bytes:
+        return GARBAGE
+
+    liar.deliver = garbage
+    try:
+        manifest = await stage.begin()
+        await stage.until(lambda: liar.heard[manifest.digest].root, "a sum is here")
+        return await _ends(stage, FIRST)
+    finally:
+        liar.deliver = liar.delivery
+
+
+@attack("invented-size", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def invented_size(stage: Stage) -> Loot:
+    """A hop is told of a model many times as large as the federation's, and makes room for its sum."""
+    us, number, node = stage.aggregator, stage.next_round(), stage.hop(LAST)
+    schema = Schema((TensorSpec("output", (HIDDEN, INVENTED)), TensorSpec("bias", (HIDDEN,))))
+    manifest = us.propose(number, await stage.keys(number), schema=schema)
+    await stage.open(manifest, (LAST,))
+    room = node.passage.layout.body_bytes if node.passage is not None else 0
+    honest = HIDDEN * (CLASSES + 1)
+    times = schema.parameters // honest
+    # A small attempt takes its place, so that nothing of it stays.
+    await stage.begin(silos=())
+    return stage.loot(room > 1 << 20, "room for a model that does not exist", times=times, mebibytes=room >> 20)
+
+
+@attack("sent-away", Rule.R7, "aggregator", Outcome.CONCEDED, AGGREGATOR)
+async def sent_away(stage: Stage) -> Loot:
+    """A silo is told that its federation file is another one than the aggregator's: it leaves."""
+    await stage.aggregator.tell({VICTIM: PeerFault(Reason.WRONG_FEDERATION, "another file")})
+    await stage.within(SILENT_S, lambda: VICTIM in stage.dead())
+    dead = stage.dead()
+    return stage.loot(VICTIM in dead, "a silo that has left, on the aggregator's word", ended=len(dead))

@@ -1,0 +1,187 @@
+"""One rule less: an attack that fails proves something only if it succeeds where the rule is not.
+
+A rule is switched off by replacing the functions that check it, in this process and while the context lasts. There is
+no configuration key for it, and there will be none.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from silomix.attacks.active.registry import Rule
+from silomix.attacks.active.sealing import seal_carelessly
+from silomix.runtime.core.digest import frame
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers import masks
+from silomix.runtime.core.numbers.masks import MaskContext, Secret, small_order
+from silomix.runtime.core.protocol import rules, shuffler, silo
+from silomix.runtime.core.protocol.messages import Accusation, Evidence, body_root
+from silomix.runtime.net import calls, lines, streams
+from silomix.runtime.nodes import aggregator as aggregator_node
+from silomix.runtime.nodes import passage
+from silomix.runtime.nodes import shuffler as shuffler_node
+from silomix.runtime.store.journal import Journal
+
+Patch = tuple[Any, str, Any]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Check nothing."""
+
+
+# R3: a hop forgets what it has released.
+
+
+def _forgetful(self: shuffler.Shuffler, fact: shuffler.Fact) -> None:
+    if not isinstance(fact, shuffler.Released):
+        _RECALL(self, fact)
+
+
+_RECALL = shuffler.Shuffler.recall
+
+
+# R4: a bare word is believed, and any point will do for a key.
+
+
+def _believing(self: shuffler.Shuffler, event: shuffler.EvidenceIn) -> list[shuffler.Effect]:
+    attempt, evidence = self._now_open, event.evidence
+    header = next((h for h in attempt.headers.values() if h.silo == evidence.silo), None)
+    return self._leave_out(evidence, header) if header is not None else []
+
+
+def _gullible(error: Any) -> PeerFault | None:
+    fault: PeerFault | None = _FAULT_OF(error)
+    if fault is None or fault.reason is not Reason.SEAL_BROKEN or isinstance(fault, Accusation):
+        return fault
+    return Accusation(Evidence(bytes(32), "", str(fault.details.get("peer", "")), bytes(32), bytes(32)))
+
+
+def _sealed_to_anything(seed: Secret, to: bytes, context: MaskContext) -> bytes:
+    return seal_carelessly(seed, to, context) if small_order(to) else masks.seal(seed, to, context)
+
+
+_FAULT_OF = vars(shuffler_node)["fault_of"]
+
+
+# Bindings: nobody looks at signatures, digests, or what something was made for.
+
+
+def _unbound_info(self: MaskContext) -> bytes:
+    return frame("mask", self.federation, self.round, self.attempt, self.layer, self.direction)
+
+
+class _OneKey(Secret):
+    """The same round key for every silo."""
+
+    @classmethod
+    def draw(cls, _: masks.Rng) -> Secret:
+        """Draw what was drawn before."""
+        return Secret(bytes(range(32))[::-1][:31] + b"\7")
+
+
+def _counted_anyway(self: silo.Silo, event: silo.ReceiptIn) -> list[silo.Effect]:
+    self.state = silo.State.COUNTED
+    assert self.current is not None
+    return [silo.Done(self.current)]
+
+
+def _taken_again(self: passage.Passage, chunk: passage.AnyChunk) -> bytes:
+    content, digest = self._open(chunk, min(chunk.index, len(self._came)))
+    if chunk.index < len(self._came):
+        return digest
+    self._came.append(digest)
+    self._put(chunk.index, content)
+    return digest
+
+
+async def _however_it_ends(self: passage.Passage, frames: AsyncIterator[Any], *rest: Any) -> bytes:
+    try:
+        return await _RECEIVE(self, frames, *rest)
+    except PeerFault:
+        if self.cohort is None or len(self._came) != self.chunks:
+            raise
+        return body_root(self._came)
+
+
+_RECEIVE = passage.Passage.receive
+
+
+# R7: whoever calls may, as often and as long as they like, and what does not parse is nothing.
+
+
+@contextmanager
+def _room_for_all(self: calls.Room, peer: str) -> Iterator[None]:
+    yield
+
+
+def _chunk_of_any(field: int, raw: bytes, _: int) -> Any:
+    return _READ_CHUNK(field, raw, len(raw))
+
+
+def _or_nothing(kind: Any, raw: bytes, _: str) -> Any:
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        return None
+
+
+_READ_CHUNK = vars(streams)["read_chunk"]
+
+
+def _patches() -> dict[Rule, list[Patch]]:
+    signatures = [(module, "verify", _nothing) for module in (rules, shuffler, silo, shuffler_node, passage)]
+    return {
+        Rule.R1: [(rules, "_check_chain", _nothing)],
+        Rule.R3: [(shuffler.Shuffler, "recall", _forgetful)],
+        Rule.R4: [
+            (shuffler_node, "fault_of", _gullible),
+            (shuffler.Shuffler, "_evidence", _believing),
+            (rules, "small_order", lambda _: False),
+            (silo, "seal", _sealed_to_anything),
+        ],
+        Rule.R6: [
+            (shuffler.Shuffler, "_forget", lambda *_: []),
+            (Secret, "wipe", _nothing),
+            (Journal, "forget", _nothing),
+        ],
+        Rule.R7: [
+            *((aggregator_node._Service, name, _nothing) for name in ("_silo", "_last_hop")),
+            *((shuffler_node._Service, name, _nothing) for name in ("_aggregator", "_hop_before")),
+            *((module, "check_length", _nothing) for module in (calls, lines, streams)),
+            (calls.Room, "place", _room_for_all),
+            (streams, "read_chunk", _chunk_of_any),
+            (lines, "parse", _or_nothing),
+            (rules, "pin_problem", lambda *_: ""),
+        ],
+        Rule.COHORT: [(shuffler, "check_cohort", _nothing), (shuffler, "check_header", _nothing)],
+        Rule.BINDINGS: [
+            *signatures,
+            (rules, "_expect", _nothing),
+            (MaskContext, "info", _unbound_info),
+            (shuffler, "Secret", _OneKey),
+            (silo.Silo, "_receipt", _counted_anyway),
+            (passage.Passage, "_take", _taken_again),
+            (passage.Passage, "receive", _however_it_ends),
+            (shuffler_node.ShufflerNode, "_check_delivery", _nothing),
+        ],
+    }
+
+
+SWITCHABLE: tuple[Rule, ...] = tuple(_patches())
+"""The rules that can be switched off. The others are not built, or promise nothing."""
+
+
+@contextmanager
+def switched_off(rule: Rule | None) -> Iterator[None]:
+    """Switch a rule off in all nodes of this process, and on again at the end; nothing for no rule."""
+    before: list[tuple[Any, str, Callable[..., Any]]] = []
+    try:
+        for owner, name, instead in _patches()[rule] if rule is not None else ():
+            before.append((owner, name, owner.__dict__[name]))  # a check that has moved is an error, not a no-op
+            setattr(owner, name, instead)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)

@@ -1,0 +1,153 @@
+"""`silomix attack active`: adversaries that do not keep to the protocol, at live honest nodes on this machine."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from silomix.runtime.core.errors import UserError
+
+if TYPE_CHECKING:  # the rest is loaded when the command runs: `silomix plan` starts without a compiler
+    from silomix.attacks.active.registry import Attack, Result, Rule
+
+EXIT_FINDING = 1
+STYLES = {"succeeded": "bold red", "broken": "bold red", "open": "yellow", "conceded": "yellow"}
+EPILOG = """\
+A lying aggregator, lying hops and hostile silos, each with the keys of its own node, attack honest nodes that run on
+this machine under TLS. For each attack the table says which node refused it with which reason, and what the adversary
+got: measured, for the drill knows the truth.
+
+  refused     an honest node said no, and the adversary got nothing
+  useless     it went through, and the adversary got nothing by it
+  conceded    it works, and the threat model says so
+  open        it works today; the rule that closes it is not built yet
+  succeeded   it works, and must not: the exit code is 1
+  broken      the drill itself failed and proves nothing: the exit code is 1
+
+--without switches one rule off in the drill's own nodes, to show that its attacks then succeed. No configuration does
+that to a federation.
+
+examples:
+  silomix attack active --all
+  silomix attack active --list
+  silomix attack active --only short-chain --only second-cohort
+  silomix attack active --without R1              the attacks on R1, where it does not hold
+  silomix attack active --all --json | jq '.by_attack | map_values(.outcome)'
+"""
+
+
+def add(kinds: Any, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add the command to the parser."""
+    about = "attack live honest nodes with a lying aggregator, lying hops and hostile silos"
+    cmd = kinds.add_parser(
+        "active",
+        help=about,
+        description=about.capitalize() + ".",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cmd.add_argument("--all", action="store_true", help="every attack, within a minute on two cores")
+    cmd.add_argument("--list", action="store_true", help="name every attack, its rule, and what should come of it")
+    cmd.add_argument("--only", action="append", default=[], metavar="NAME", help="this attack; may be repeated")
+    cmd.add_argument("--without", default="", metavar="RULE", help="switch a rule off: R1, R3, R4, R6, R7, ...")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_active)
+
+
+def _active(args: argparse.Namespace) -> int:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # lines that are cut are what a drill is made of
+    from silomix.attacks.active.drill import run
+    from silomix.attacks.active.registry import all_attacks, find
+    from silomix.attacks.active.report import summary
+
+    without = _rule(args.without)
+    if args.list:
+        return _list(all_attacks(), args.json)
+    if args.only:
+        chosen = find(args.only)
+    elif args.all or without is not None:
+        chosen = tuple(one for one in all_attacks() if args.all or one.rule == without)
+    else:
+        raise UserError("which attacks? --all runs every one, --list names them, --only NAME runs one")
+    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("making federations", total=len(chosen))
+
+        def told(attack: "Attack", result: "Result | None") -> None:
+            bar.update(task, description=attack.name, advance=int(result is not None))
+
+        results = run(chosen, without, told)
+    if args.json:
+        sys.stdout.write(json.dumps(summary(results, str(without or ""))) + "\n")
+    else:
+        _show(results, without)
+    return 0 if all(result.held for result in results) else EXIT_FINDING
+
+
+_COLUMNS = (
+    TextColumn("{task.description:<36}"),
+    BarColumn(),
+    TextColumn("{task.completed}/{task.total}"),
+    TimeElapsedColumn(),
+)
+
+
+def _rule(name: str) -> "Rule | None":
+    from silomix.attacks.active.without import SWITCHABLE
+
+    if not name:
+        return None
+    found = next((rule for rule in SWITCHABLE if str(rule).lower() == name.lower()), None)
+    if found is None:
+        raise UserError(f"--without {name}: give one of {', '.join(SWITCHABLE)}")
+    return found
+
+
+def _list(attacks: "Sequence[Attack]", as_json: bool) -> int:
+    from silomix.attacks.active.registry import MEANINGS
+
+    if as_json:
+        rows = [
+            {"name": a.name, "rule": a.rule, "adversary": a.adversary, "expected": a.expect, "about": a.about}
+            for a in attacks
+        ]
+        sys.stdout.write(json.dumps({"attacks": rows, "rules": MEANINGS}) + "\n")
+        return 0
+    table = Table(title=f"{len(attacks)} attacks")
+    for column in ("attack", "rule", "adversary", "should be", "what it does"):
+        table.add_column(column, overflow="fold")
+    for one in attacks:
+        waits = f" (waits for {one.awaits})" if one.awaits else ""
+        closed = f" (to be closed by {one.closed_by})" if one.closed_by else ""
+        table.add_row(one.name, one.rule, one.adversary, f"{one.expect}{closed}{waits}", one.about)
+    out = _console()
+    out.print(table)
+    for rule, text in MEANINGS.items():
+        out.print(f"{rule:<9} {text}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _show(results: "list[Result]", without: "Rule | None") -> None:
+    from silomix.attacks.active.report import COLUMNS, row, sentence
+
+    table = Table(title=f"active attacks, without {without}" if without else "active attacks")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
+    for result in results:
+        table.add_row(*row(result), style=STYLES.get(result.outcome))
+    out = _console()
+    out.print(table)
+    out.print(sentence(results), soft_wrap=True)
+    for result in results:
+        if not result.held:
+            out.print(f"{result.outcome.upper()}: {result.attack.name}: {result.loot.said}", style="bold red")
+
+
+def _console() -> Console:
+    """A console that loses nothing in a pipe."""
+    return Console() if sys.stdout.isatty() else Console(width=240)

@@ -1,0 +1,75 @@
+"""The drill: honest nodes withstand every attack that a built rule forbids, and none of them where the rule is off."""
+
+import pytest
+
+from silomix.attacks.active import drill
+from silomix.attacks.active.registry import Outcome, Result, Rule, all_attacks, find
+from silomix.attacks.active.report import section, summary
+from silomix.attacks.active.without import SWITCHABLE
+
+BITING = {rule: [one for one in all_attacks() if one.rule is rule and one.bites] for rule in SWITCHABLE}
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return drill.run(all_attacks())
+
+
+def test_nothing_succeeds_but_what_waits_for_a_rule_that_is_not_built(results: list[Result]) -> None:
+    assert not [r.loot.said for r in results if r.outcome is Outcome.BROKEN]
+    surprising = [r.attack.name for r in results if r.outcome is Outcome.SUCCEEDED and not r.attack.awaits]
+    assert not surprising
+
+
+def test_each_attack_ends_as_the_registry_says(results: list[Result]) -> None:
+    """What is better than the registry says has to be written there: an attack that is closed is not open."""
+    other = {r.attack.name: r.outcome for r in results if r.outcome is not r.attack.expect and not r.attack.awaits}
+    assert not other
+
+
+def test_a_refusal_names_a_node_and_a_reason(results: list[Result]) -> None:
+    for result in results:
+        if result.outcome is Outcome.REFUSED:
+            assert all(r.node and r.reason for r in result.loot.refusals), result.attack.name
+
+
+def test_what_is_conceded_or_open_is_measured(results: list[Result]) -> None:
+    """These are promises that nobody makes: the figures say how much they give away."""
+    by_name = {result.attack.name: result.loot.figures for result in results}
+    assert by_name["same-model-twice"]["apart"] > 0.9
+    assert by_name["successive-models"]["apart"] > 0.6
+    assert by_name["cohort-of-friends"]["error"] < 0.01
+    assert by_name["invented-model"]["apart"] > 0.6
+    assert abs(by_name["copied-residues"]["apart"]) < 0.3  # noise
+
+
+def test_the_summary_and_the_section_tell_the_same(results: list[Result]) -> None:
+    told, shown = summary(results), section(results)
+    assert told["runs"] == len(results) == len(shown["rows"]) == len(told["by_attack"])
+    for outcome in ("succeeded", "conceded", "open"):
+        names = [name for name, one in told["by_attack"].items() if one["outcome"] == outcome]
+        assert told[outcome] == len(names) == shown["counts"][outcome]
+    assert shown["held"] is not bool(told["succeeded"] + told["broken"])
+    assert all(len(row) == len(shown["columns"]) for row in shown["rows"])
+    refused = told["by_attack"]["short-chain"]["refused_by"]
+    assert {one["reason"] for one in refused} == {"wrong_chain"}
+
+
+@pytest.mark.parametrize("rule", SWITCHABLE)
+def test_without_a_rule_an_attack_on_it_succeeds(rule: Rule) -> None:
+    assert BITING[rule], "a rule that no attack is about"
+    (result,) = drill.run(BITING[rule][:1], rule)
+    assert result.outcome is Outcome.SUCCEEDED, result.loot.said
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", SWITCHABLE)
+def test_without_a_rule_all_attacks_on_it_succeed(rule: Rule) -> None:
+    found = drill.run(BITING[rule][1:], rule)
+    assert {r.attack.name: r.outcome for r in found} == {one.name: Outcome.SUCCEEDED for one in BITING[rule][1:]}
+
+
+def test_attacks_are_told_of_as_they_begin_and_end() -> None:
+    heard: list[tuple[str, bool]] = []
+    drill.run(find(["old-body"]), told=lambda attack, result: heard.append((attack.name, result is None)))
+    assert heard == [("old-body", True), ("old-body", False)]
