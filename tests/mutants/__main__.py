@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--again", action="store_true", help="try those again that survived or timed out")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many to try at once")
-    parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tests for one mutant")
+    parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="of tests for one mutant")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args()
 

@@ -17,7 +17,7 @@ ASIDE = ("runtime/net/edges.py", "runtime/nodes/memory.py", "runtime/store/model
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "runtime/core/": (
         ("tests/core/test_chain.py", "tests/core/protocol", "tests/vectors", "tests/net"),
-        ("tests/nodes",),
+        ("tests/nodes", "tests/config"),
     ),
     "runtime/net/": (("tests/net",), ("tests/nodes",)),
     "runtime/nodes/": (("tests/nodes",),),
