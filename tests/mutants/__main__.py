@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -159,4 +160,5 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     os.chdir(scope.ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that whoever ends this run ends its trials too
     raise SystemExit(main())

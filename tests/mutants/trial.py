@@ -160,6 +160,7 @@ def run_in_child(
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         output = os.open(f"{temporary}/output", os.O_CREAT | os.O_WRONLY)
         for number in (1, 2):
             os.dup2(output, number)
