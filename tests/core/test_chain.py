@@ -30,7 +30,7 @@ def test_the_numbers_are_those_that_counting_gives(pool: int, minimum: int) -> N
     assert (rule.problem == "") is usable
 
 
-@pytest.mark.parametrize(("pool", "minimum"), [(3, 0), (3, 4), (1, 2)])
+@pytest.mark.parametrize(("pool", "minimum"), [(0, 0), (3, 0), (3, 4), (1, 2)])
 def test_a_chain_has_hops_and_no_more_than_the_pool(pool: int, minimum: int) -> None:
     assert ChainRule(pool, minimum).problem
 

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -63,7 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--again", action="store_true", help="try those again that survived or timed out")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many to try at once")
-    parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tests for one mutant")
+    parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="of tests for one mutant")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args()
 
@@ -159,4 +160,5 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     os.chdir(scope.ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that whoever ends this run ends its trials too
     raise SystemExit(main())

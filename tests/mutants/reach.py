@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from tests.mutants.scope import BUILD, ROOT
 from tests.mutants.source import Mutant
-from tests.mutants.trial import run_in_child
+from tests.mutants.trial import end, run_in_child
 
 Lines = set[tuple[str, int]]
 
@@ -171,7 +171,11 @@ def trace(file: str, modules: Mapping[str, Path], out: Path) -> None:
         pid = os.fork()
         if pid == 0:
             run_in_child(tracer.start, [file], tracer, temporary, stop=False)
-        os.waitpid(pid, 0)
+        try:
+            os.waitpid(pid, 0)
+        except BaseException:
+            end(pid)
+            raise
         if not written.exists():
             raise RuntimeError(f"{file} cannot be run:\n{Path(temporary, 'output').read_text()}")
         os.replace(written, out)

@@ -5,6 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutants"
 MODULES = (
+    "runtime/config/certificates.py",
     "runtime/core/protocol/*.py",
     "runtime/core/chain.py",
     "runtime/net/*.py",
@@ -15,9 +16,10 @@ MODULES = (
 ASIDE = ("runtime/net/edges.py", "runtime/nodes/memory.py", "runtime/store/modelfile.py")
 """No checks of the protocol."""
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "runtime/config/": (("tests/config",), ("tests/nodes",)),
     "runtime/core/": (
         ("tests/core/test_chain.py", "tests/core/protocol", "tests/vectors", "tests/net"),
-        ("tests/nodes",),
+        ("tests/nodes", "tests/config"),
     ),
     "runtime/net/": (("tests/net",), ("tests/nodes",)),
     "runtime/nodes/": (("tests/nodes",),),

@@ -139,13 +139,18 @@ class Trial:
 
     def close(self) -> None:
         """End the process, and leave nothing of it behind."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it had no time to become a group's leader
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        end(self.pid)
         os.close(self.pipe)
         shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def end(pid: int) -> None:
+    """End a process that was forked here, and those that it has started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it had no time to become a group's leader
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def run_in_child(
@@ -155,6 +160,7 @@ def run_in_child(
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         output = os.open(f"{temporary}/output", os.O_CREAT | os.O_WRONLY)
         for number in (1, 2):
             os.dup2(output, number)

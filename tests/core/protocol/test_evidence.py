@@ -124,6 +124,22 @@ def test_false_evidence_is_refused_and_nobody_is_left_out(story: str, name: str)
     assert set(hop.core.unfit) == {"silo-2"}
 
 
+def test_evidence_holds_for_the_header_that_is_shown_and_no_other() -> None:
+    """A silo could otherwise be left out for another one's garbage, or for garbage that it never sent."""
+    m = manifest(F)
+    h = header(m, "silo-2")
+    nobodys = replace(h, seeds=(replace(h.seeds[0], recipient="nobody"),))
+    for shown, told in (
+        (header(m, "silo-2", 1), evidence(m, h, "hop-2")),
+        (h, replace(evidence(m, h, "hop-2", private("hop-2", "silo-3", 1)), silo="silo-3")),
+        (replace(h, seeds=()), evidence(m, replace(h, seeds=()), "hop-2")),
+        (nobodys, evidence(m, nobodys, "nobody")),
+    ):
+        with pytest.raises(PeerFault) as caught:
+            check_evidence(told, shown, m)
+        assert caught.value.reason is Reason.FALSE_EVIDENCE
+
+
 def test_evidence_of_another_manifest_is_passed_over() -> None:
     """A stream of an attempt that is over may still bring it: nobody is at fault, and nobody is left out."""
     hop, m = opened("hop-1", F)

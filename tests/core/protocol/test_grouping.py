@@ -209,3 +209,11 @@ def test_at_level_trusted_groups_have_no_seeds() -> None:
     with pytest.raises(PeerFault):
         machine.step(aggregator.CohortIn(c, unnamed(3, 4)))
     assert machine.step(aggregator.CohortIn(c, (Group(3, ()), Group(4, ()))))
+
+
+def test_no_group_has_fewer_than_three_silos_whatever_a_policy_says() -> None:
+    f = federation(silos=4)
+    m = manifest(f, group_size=2)
+    with pytest.raises(PeerFault) as caught:
+        check_sizes((2, 2), cohort(m, headers(m, f)), m)
+    assert caught.value.reason is Reason.COHORT_TOO_SMALL

@@ -31,7 +31,7 @@ from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
 from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
-from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest
+from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest, check_step
 
 F = federation()
 M = manifest(F, attempt=2)
@@ -377,10 +377,10 @@ def test_a_cohort_altered_in_transit_is_refused() -> None:
     assert refused(lambda: check_cohort(replace(C, participants=PARTS[:3]), M, F, KNOWN)) is Reason.BAD_SIGNATURE
 
 
-@pytest.mark.parametrize("policy", [3, 4])
-def test_the_larger_of_both_minima_holds(policy: int) -> None:
+@pytest.mark.parametrize(("policy", "announced"), [(3, 4), (4, 4), (4, 3)])
+def test_the_larger_of_both_minima_holds(policy: int, announced: int) -> None:
     f = federation(minimum_cohort=policy)
-    m = manifest(f, minimum_cohort=4)
+    m = manifest(f, minimum_cohort=announced)
     of = headers(m, f)
     check_cohort(cohort(m, of), m, f, known(of))
     assert refused(lambda: check_cohort(cohort(m, of[:3]), m, f, known(of))) is Reason.COHORT_TOO_SMALL
@@ -391,6 +391,19 @@ def test_three_silos_are_the_least_whatever_a_policy_says() -> None:
     m = manifest(f)
     of = headers(m, f)
     assert refused(lambda: check_cohort(cohort(m, of[:2]), m, f, known(of))) is Reason.COHORT_TOO_SMALL
+
+
+def test_successive_cohorts_are_equal_or_differ_by_as_many_as_the_policy_wants() -> None:
+    """Of two models in a row, the difference would be nearly that of the few silos that came or left."""
+    two, three = federation(5, cohort_step=2), federation(5, cohort_step=3)
+    before = two.silo_names[:4]
+    check_step(before, before, two)
+    check_step(before[1:], before, federation(5))
+    assert refused(lambda: check_step(before[1:], before, two)) is Reason.COHORT_STEP
+    assert refused(lambda: check_step(two.silo_names, before, two)) is Reason.COHORT_STEP
+    one_for_another = two.silo_names[1:]
+    check_step(one_for_another, before, two)
+    assert refused(lambda: check_step(one_for_another, before, three)) is Reason.COHORT_STEP
 
 
 # Identities

@@ -1,0 +1,166 @@
+"""What passes between two hops is what its sender signed: chunk by chunk, whole, for this cohort, and no other way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from tests.core.protocol.federations import (
+    cohort,
+    federation,
+    flipped,
+    header,
+    headers,
+    identity,
+    manifest,
+    private,
+    rng,
+    secret,
+)
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import commitment
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.messages import release_digest
+from silomix.runtime.core.protocol.silo import Silo
+from silomix.runtime.nodes.passage import SumPassage
+from silomix.v1 import body_pb2, services_pb2
+
+F = federation(level=Level.TRUSTED)
+M = manifest(F)
+HEADERS = headers(M, F)
+C = cohort(M, HEADERS)
+Frame = services_pb2.RelayFrame
+Change = Callable[[list[Frame]], object]
+T = TypeVar("T")
+
+
+def run(work: Callable[[ThreadPoolExecutor], Awaitable[T]]) -> T:
+    async def go() -> T:
+        with ThreadPoolExecutor(1) as workers:
+            return await work(workers)
+
+    return asyncio.run(go())
+
+
+async def sent(workers: ThreadPoolExecutor) -> list[Frame]:
+    """What an honest hop 1 sends to hop 2: it opens, names the cohort, and has two chunks and a trailer."""
+    passage = SumPassage(M, "hop-1", workers)
+    await passage.settle(C)
+    await passage.take_all()
+    frames = [f async for f in passage.frames(identity("hop-1"), last=False)]
+    return [Frame.FromString(f if isinstance(f, bytes) else f.SerializeToString()) for f in frames][1:]
+
+
+def received(change: Change) -> Reason | None:
+    """Let hop 2 take in what hop 1 sends, with a change; return why it refuses, if it does."""
+
+    async def go(workers: ThreadPoolExecutor) -> Reason | None:
+        frames = await sent(workers)
+        change(frames)
+        passage = SumPassage(M, "hop-2", workers)
+
+        async def stream() -> AsyncIterator[Frame]:
+            for frame in frames:
+                yield frame
+
+        async def nothing(*_: object) -> None:
+            pass
+
+        try:
+            await passage.receive(stream(), "hop-1", F, nothing, nothing)
+        except PeerFault as fault:
+            return fault.reason
+        return None
+
+    return run(go)
+
+
+def signed_by(name: str, hop: str = "hop-1", over: bytes = C.digest) -> Change:
+    """A trailer with another signature: whose it is, and what it is over."""
+
+    def change(frames: list[Frame]) -> None:
+        trailer = frames[-1].trailer
+        trailer.signature = identity(name).sign(release_digest(hop, over, trailer.root))
+
+    return change
+
+
+def chunk(frames: list[Frame], index: int) -> body_pb2.Chunk:
+    return frames[1 + index].chunk
+
+
+def other(frame: Frame) -> Frame:
+    """The same chunk with another content."""
+    copy = Frame.FromString(frame.SerializeToString())
+    copy.chunk.planes[0] = bytes([copy.chunk.planes[0][0] ^ 1]) + copy.chunk.planes[0][1:]
+    return copy
+
+
+def test_what_an_honest_hop_sends_is_taken() -> None:
+    assert received(lambda _: None) is None
+    assert received(lambda frames: frames.insert(2, frames[1])) is None, "a chunk that comes again is the same"
+
+
+STORIES: dict[str, tuple[Change, Reason]] = {
+    "no trailer": (lambda frames: frames.pop(), Reason.WRONG_SEQUENCE),
+    "an early trailer": (lambda frames: frames.pop(2), Reason.WRONG_SEQUENCE),
+    "a trailer before the cohort": (lambda frames: frames.insert(0, frames[-1]), Reason.WRONG_SEQUENCE),
+    "a chunk before the cohort": (lambda frames: frames.insert(0, frames[1]), Reason.WRONG_SEQUENCE),
+    "a chunk too many": (lambda frames: frames.insert(3, Frame(chunk=body_pb2.Chunk(index=2))), Reason.WRONG_LENGTH),
+    "a gap": (lambda frames: frames.pop(1), Reason.WRONG_SEQUENCE),
+    "a chunk at the wrong place": (
+        lambda frames: setattr(chunk(frames, 1), "first_parameter", 5),
+        Reason.WRONG_SEQUENCE,
+    ),
+    "a chunk with another number": (lambda frames: setattr(chunk(frames, 0), "index", 1), Reason.WRONG_SEQUENCE),
+    "a chunk again with another content": (
+        lambda frames: frames.insert(2, other(frames[1])),
+        Reason.ROOT_MISMATCH,
+    ),
+    "another chunk than was signed": (lambda frames: frames.__setitem__(1, other(frames[1])), Reason.ROOT_MISMATCH),
+    "another root": (
+        lambda frames: setattr(frames[-1].trailer, "root", flipped(frames[-1].trailer.root)),
+        Reason.ROOT_MISMATCH,
+    ),
+    "a bad signature": (
+        lambda frames: setattr(frames[-1].trailer, "signature", flipped(frames[-1].trailer.signature)),
+        Reason.BAD_SIGNATURE,
+    ),
+    "the aggregator's signature": (signed_by("aggregator"), Reason.BAD_SIGNATURE),
+    "the signature of another hop": (signed_by("hop-2", "hop-2"), Reason.BAD_SIGNATURE),
+    "a signature in another's name": (signed_by("hop-1", "hop-2"), Reason.BAD_SIGNATURE),
+    "a signature for another cohort": (signed_by("hop-1", over=cohort(M, HEADERS[1:]).digest), Reason.BAD_SIGNATURE),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_what_is_not_as_it_was_signed_is_refused(story: str) -> None:
+    change, reason = STORIES[story]
+    assert received(change) is reason
+
+
+@pytest.mark.parametrize("node", ["hop-1", "hop-2", "aggregator"])
+def test_a_seed_that_opens_and_is_not_the_one_committed_to_is_refused(node: str) -> None:
+    f = federation()
+    m = manifest(f)
+    good = Silo(f, identity("silo-1")).sealing(m, rng("seeds")).header
+    place = [seed.recipient for seed in good.seeds].index(node)
+    context = m.context(m.layer(node))
+    bad = replace(good.seeds[place], commitment=commitment(secret("another"), context))
+    lying = replace(good, seeds=(*good.seeds[:place], bad, *good.seeds[place + 1 :]))
+
+    async def go(workers: ThreadPoolExecutor) -> tuple[Reason, Reason]:
+        passage = SumPassage(m, node, workers)
+        key = private(node, "silo-1", 1)
+        assert passage.own_seed(good, key)
+        with pytest.raises(PeerFault) as another:
+            passage.own_seed(lying, key)
+        with pytest.raises(PeerFault) as garbage:
+            passage.own_seed(header(m, "silo-1"), key)
+        assert another.value.details["peer"] == garbage.value.details["peer"] == "silo-1"
+        return another.value.reason, garbage.value.reason
+
+    assert run(go) == (Reason.SEAL_BROKEN, Reason.SEAL_BROKEN)
