@@ -10,7 +10,7 @@ from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
-from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.plan import MAX_MODULUS, Encoding, Level, Plan, Quantiser
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.messages import (
     Cohort,
@@ -25,11 +25,18 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, UpdateKind
+from silomix.runtime.core.protocol.policy import (
+    LEAST_COHORT,
+    MAX_CHUNK,
+    MAX_PARAMETERS,
+    MAX_PRECISION,
+    MAX_SECONDS,
+    Granularity,
+    UpdateKind,
+)
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 MAX_DIMENSIONS = 16
-MAX_PRECISION = 18
 
 
 def digest_field(value: bytes, what: str) -> bytes:
@@ -88,7 +95,7 @@ def write_plan(plan: Plan) -> plan_pb2.Plan:
 
 def read_plan(wire: plan_pb2.Plan) -> Plan:
     """Read a plan as it was sent: whoever reads it compares its digest with that of the plan it computed itself."""
-    if not 1 <= len(wire.moduli) <= 64 or not all(2 <= m <= 1 << 20 for m in wire.moduli):
+    if not 1 <= len(wire.moduli) <= 64 or not all(2 <= m <= MAX_MODULUS for m in wire.moduli):
         raise PeerFault(Reason.MALFORMED, "the plan's moduli are out of range")
     if wire.n_max < 1 or not 1 <= wire.precision <= MAX_PRECISION or wire.weight_levels < 1:
         raise PeerFault(Reason.MALFORMED, "the plan's n_max, precision or weight_levels is out of range")
@@ -192,7 +199,8 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
     """Read a manifest."""
     if not wire.HasField("schema") or not wire.HasField("plan"):
         raise PeerFault(Reason.MALFORMED, "a manifest without schema or plan")
-    if not 1 <= wire.chunk_parameters <= 1 << 20 or not 1 <= wire.deadline_s <= 604_800 or wire.minimum_cohort < 3:
+    in_range = 1 <= wire.chunk_parameters <= MAX_CHUNK and 1 <= wire.deadline_s <= MAX_SECONDS
+    if not in_range or wire.minimum_cohort < LEAST_COHORT:
         raise PeerFault(Reason.MALFORMED, "chunk_parameters, deadline_s or minimum_cohort is out of range")
     if wire.round < 1 or wire.attempt < 1 or wire.group_size in (1, 2):
         raise PeerFault(Reason.MALFORMED, "round, attempt or group_size is out of range")
