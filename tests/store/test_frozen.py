@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.config.test_config import CHANGES, NEEDS
+from tests.config.written import CHANGES, NEEDS
 from tests.core.protocol.federations import OTHER_MODEL, SCHEMA, federation, manifest
 
 from silomix.runtime.core.errors import UserError
