@@ -15,6 +15,7 @@ from silomix.attacks.active.stage import FIRST, SECOND, Stage
 from silomix.runtime.core.numbers.masks import Secret, derive
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.shuffler import State
+from silomix.runtime.store.home import Home
 
 SEIZED = Cast(apart=(SECOND,))
 AES_BYTES = 16
@@ -28,9 +29,10 @@ SETTLE_S = 1.0
 def _keys_now(home: Path, scratch: Path) -> dict[str, bytes]:
     """Read a running hop's round keys from a copy of its journal, as only the drill can."""
     scratch.mkdir()
-    for file in (home / "state").glob("journal.sqlite*"):
+    path = Home(home).state.journal
+    for file in path.parent.glob(f"{path.name}*"):
         shutil.copy(file, scratch)
-    journal = sqlite3.connect(scratch / "journal.sqlite")
+    journal = sqlite3.connect(scratch / path.name)
     try:
         rows = journal.execute("SELECT value FROM facts WHERE kind = 'keys'").fetchall()
     finally:

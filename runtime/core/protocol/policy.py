@@ -211,7 +211,7 @@ class Policy:
 
     def conflict(self) -> tuple[str, str] | None:
         """Return a key and the trouble with it, if the keys do not go together; `Federation.conflict` has the rest."""
-        return self._learning_conflict() or self._baseline_conflict()
+        return self._baseline_conflict() or self._learning_conflict()
 
     def _baseline_conflict(self) -> tuple[str, str] | None:
         if self.granularity is Granularity.SUM:
