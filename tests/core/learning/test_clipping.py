@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 from silomix.runtime.core.learning.clipping import beyond, round_up
-from silomix.runtime.core.numbers.codec import Clips, Codec, Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Array, Clips, Codec, Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.plan import plan
 
 
 def test_the_worst_tensor_comes_first_with_a_bound_that_holds_it() -> None:
-    schema = Schema(
-        (TensorSpec("a", (8,)), TensorSpec("b", ()), TensorSpec("c", (4,), Dtype.BF16), TensorSpec("d", (2,)))
-    )
-    update = {
+    whole = TensorSpec("a", (8,)), TensorSpec("b", ()), TensorSpec("d", (2,))
+    schema = Schema((*whole, TensorSpec("c", (4,), Dtype.BF16)))
+    update: dict[str, Array] = {
         "a": np.array([0, 0, 0, 0, 0, 0, 0, -3.7], np.float32),
         "b": np.array(1.2, np.float32),
         "c": np.full(4, 0x4140, np.uint16),  # 12.0

@@ -180,7 +180,7 @@ def test_a_round_shows_each_silos_model_and_the_mean_of_what_it_encodes() -> Non
 
 
 def test_the_seed_draws_the_silos_of_a_round() -> None:
-    policy = replace(TOY, subsample=0.5, rounds=6)
+    policy = replace(TOY, subsample=0.5, minimum_cohort=4, rounds=6)
     cohorts = [[r.cohort for r in run(policy, 8, seed=seed)] for seed in (1, 1, 2)]
     assert cohorts[0] == cohorts[1] != cohorts[2]
     assert all(len(cohort) == 4 for cohort in cohorts[0])
@@ -326,6 +326,5 @@ def test_a_tensor_without_a_dimension_stays_a_tensor(dtype: Dtype, changes: dict
     first, second = simulate(policy, 6, **options)
     for model in (first.after, second.before, second.after):
         assert all(isinstance(array, np.ndarray) and array.shape == () for array in model.values())
-    assert float(as_float(np.asarray(second.after["dot"]), dtype)) > float(
-        as_float(np.asarray(first.after["dot"]), dtype)
-    )
+    before, after = (float(as_float(np.asarray(one.after["dot"]), dtype)) for one in (first, second))
+    assert after > before
