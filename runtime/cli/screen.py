@@ -15,7 +15,7 @@ from silomix.v1 import services_pb2
 
 
 class Screen:
-    """Shows news. What silos clip is said once, when the first round is done: by then all of them have spoken."""
+    """Shows news. What silos clip is said once for a tensor, when a round is done: by then all silos have spoken."""
 
     def __init__(self, out: Console) -> None:
         """The console is that of remarks: results come later, and elsewhere."""
@@ -33,6 +33,7 @@ class Screen:
         self._live = Live(Text(), console=out, refresh_per_second=4, transient=False)
         self._shown = 0
         self._waiting: list[Remark] = []
+        self._clipped: set[str] = set()
         self._said: set[str] = set()
 
     def __enter__(self) -> "Screen":
@@ -53,11 +54,12 @@ class Screen:
             self._stage(news.stage)
         clipped = [one for one in news.remarks if one.message.startswith(CLIPPED)]
         self._warn([one for one in news.remarks if one not in clipped])
-        self._waiting += clipped
+        self._waiting += [one for one in clipped if one.fields.get("tensor") not in self._clipped]
         if news.status is not None:
             self._rounds(news.status)
             if news.status.history and self._waiting:
                 self._warn(self._waiting)
+                self._clipped |= {str(one.fields.get("tensor")) for one in self._waiting}
                 self._waiting = []
 
     def _stage(self, stage: str) -> None:

@@ -183,16 +183,13 @@ def run(
                 made = find(task)
                 made = made if out is None else replace(made, results=place)
                 tasks = _of_file(made.federation)
-                if auditable:
-                    _check_auditable(tasks)
+                before = _tried(tasks, auditable)
             else:
                 policy = policy or default_policy()
                 tasks, silos = tasks_of(task, silos, {**policy.task_options, **(options or {})})
-                if auditable:
-                    _check_auditable(tasks)  # before anything is written
+                before = _tried(tasks, auditable)  # before anything is written
                 told(News("making identities and certificates"))
                 made = _create(place, tasks, silos, shufflers, rounds, policy, auditable)
-            before = evaluate_task(tasks.judge, tasks.judge.initial())["accuracy"]
         try:
             seconds = to_its_end(_run(made, tasks, auditable, told))
         finally:
@@ -220,12 +217,15 @@ def default_policy() -> Policy:
     return Policy(deadline_s=DEADLINE_S, release_s=RELEASE_S)
 
 
-def _check_auditable(tasks: Tasks) -> None:
-    if lacking := [part for part in ("net", "share", "test") if not hasattr(tasks.judge, part)]:
+def _tried(tasks: Tasks, auditable: bool) -> float:
+    """Return the first model's accuracy, or say now what would otherwise be found out after the last round."""
+    lacking = [part for part in ("net", "share", "test") if auditable and not hasattr(tasks.judge, part)]
+    if lacking:
         raise TaskError(
             f"{tasks.judge.__class__.__name__} has no {' and no '.join(lacking)}, which the attacks need: make it "
             "with silomix.TorchTask, or leave the audit out"
         )
+    return evaluate_task(tasks.judge, tasks.judge.initial())["accuracy"]
 
 
 def _of_file(federation: Federation) -> Tasks:
@@ -280,8 +280,9 @@ async def _watch(running: Running, show: Show) -> None:
     done = asyncio.ensure_future(running.finished())
     try:
         while not done.done():
-            remarks = follower.new()
-            show(News(status=await running.status(), remarks=tuple(remarks)))
+            status = await running.status()
+            remarks = follower.new()  # after the status: what a silo says in a round is there before the round is over
+            show(News(status=status, remarks=tuple(remarks)))
             hope.check(remarks)
             await asyncio.wait({done}, timeout=POLL_S)
         done.result()

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.task import TaskError, Trained, load_task, train_task
+from silomix.runtime.task import TaskError, Trained, difference, evaluate_task, load_task, train_task
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
@@ -185,6 +186,62 @@ def test_what_is_wrong_with_a_training_is_said_with_its_file(wrong: str, message
     assert __file__ in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (None, 'evaluate() returned NoneType; return a dict with "accuracy"'),
+        ({"loss": 1.0}, "evaluate() returned ['loss']; return a dict with \"accuracy\""),
+        ({"accuracy": "high"}, "evaluate() returned something that is no number: could not convert string to float"),
+        (KeyError("column"), "Measured.evaluate failed: KeyError: 'column' ("),
+    ],
+)
+def test_what_is_wrong_with_an_evaluation_is_said_with_its_file(returned: Any, says: str) -> None:
+    class Measured(Adder):
+        def evaluate(self, tensors: Any) -> Any:
+            if isinstance(returned, Exception):
+                raise returned
+            return returned
+
+    with pytest.raises(TaskError) as caught:
+        evaluate_task(Measured(0, ""), {})
+    assert says in str(caught.value)
+    assert __file__ in str(caught.value)
+
+
+W, B = TensorSpec("w", (2, 3)), TensorSpec("b", (3,))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        ([TensorSpec("w", (3, 3)), B], "w has the shape (3, 3), and this task's has (2, 3)"),
+        ([TensorSpec("v", (2, 3)), B], "tensor 0 is v, and this task's is w"),
+        ([TensorSpec("w", (2, 3), Dtype.F16), B], "w is a parameter of type F16, and this task's is a parameter of"),
+        ([W, TensorSpec("b", (3,), buffer=True)], "b is a buffer of type F32, and this task's is a parameter of type"),
+        ([W], "this task's b of shape (3,) is not in it"),
+        ([W, B, TensorSpec("c", ())], "c of shape () is one tensor more than this task has"),
+        ([W, B], ""),
+    ],
+)
+def test_a_model_that_is_not_this_tasks_differs_in_a_tensor(theirs: list[TensorSpec], says: str) -> None:
+    assert difference(Schema((W, B)), Schema(tuple(theirs))).startswith(says)
+    assert bool(difference(Schema((W, B)), Schema(tuple(theirs)))) == bool(says)
+
+
+def test_a_module_in_the_working_directory_needs_no_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_me.py").write_text(GOOD)
+    (tmp_path / "json.py").write_text("raise AssertionError('this is not the json that everybody means')")
+    with pytest.raises(TaskError, match="there is no module beside_me"):
+        load_task("beside_me:task", {})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert load_task("beside_me:task", {}).schema().parameters == 2
+    assert sys.path[-1] == str(tmp_path)  # last: no file there takes the place of an installed module
+    monkeypatch.delitem(sys.modules, "beside_me")
+
+
 def test_silos_with_broken_tasks_do_not_harm_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,7 +251,7 @@ def test_silos_with_broken_tasks_do_not_harm_the_round(
         tmp_path / "fed",
         silos=6,
         shufflers=1,
-        policy=Policy(task=f"{__name__}:adder", rounds=2, quorum=0.5, deadline_s=20, release_s=20),
+        policy=Policy(task=f"{__name__}:adder", rounds=2, minimum_cohort=3, quorum=0.5, deadline_s=20, release_s=20),
         silo_options=lambda index: {"silo": index, "wrong": broken.get(index, "")},
     )
 

@@ -112,7 +112,9 @@ def test_everything_travels_or_says_why_it_does_not(caplog: pytest.LogCaptureFix
     assert frozen == {"base.weight", "base.bias"} | {f"base_norm.{b}" for b in buffers | {"weight", "bias"}}
     known = {*(spec.name for spec in specs), *task.local}
     assert known == {*task.net.state_dict(), "scratch"}, "nothing is left out in silence"
-    assert [r.message.split(" ")[0] for r in caplog.records] == list(task.local)
+    *local, short = (record.message for record in caplog.records)
+    assert [message.split(" ")[0] for message in local] == list(task.local)
+    assert short.startswith("short: bfloat16 holds 8 bits of a value, so a mean change below 1/256 of it is lost")
 
 
 def test_a_round_of_everything_goes_through_file_and_codec() -> None:
@@ -391,3 +393,42 @@ def test_a_silo_without_records_says_so() -> None:
         task = TorchTask(linear(), share, (x, y), silo=number)
         with pytest.raises(TaskError, match=f"silo = {number} has no records to train on"):
             task.train(task.initial(), 1)
+
+
+# --- sentences that help ----------------------------------------------------------------------------------------------
+
+
+class Forgetful(TorchTask):
+    """Its way of training says nothing of its loss."""
+
+    def fit(self, rng: np.random.Generator, round: int) -> float:  # noqa: A002
+        return None  # type: ignore[return-value]
+
+
+def test_a_fit_that_returns_nothing_is_told_what_to_return() -> None:
+    x, y = torch.randn(9, 4), torch.zeros(9, dtype=torch.int64)
+    task = Forgetful(nn.Linear(4, 3), (x, y), (x, y), silo=0)
+    with pytest.raises(TaskError, match=r"Forgetful\.fit returned NoneType; return the mean loss as a number"):
+        train_task(task, task.initial(), 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "batch", "says"),
+    [
+        (1, 16, "silo 2 has one record, and a batch norm cannot learn from one record alone: give it more records, or"),
+        (6, 1, "silo 2 has 6 records in batches of 1, and a batch norm .* more records, or a larger batch, or let"),
+    ],
+)
+def test_a_batch_norm_with_one_record_is_told_why(records: int, batch: int, says: str) -> None:
+    x, y = torch.randn(records, 4), torch.zeros(records, dtype=torch.int64)
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    task = TorchTask(net, (x, y), (x, y), silo=2, batch=batch)
+    with pytest.raises(TaskError, match=says):
+        train_task(task, task.initial(), 1)
+
+
+def test_one_picture_is_enough_for_a_batch_norm_over_its_pixels() -> None:
+    x, y = torch.randn(1, 1, 4, 4), torch.zeros(1, dtype=torch.int64)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    task = TorchTask(net, (x, y), (x, y), silo=0)
+    assert train_task(task, task.initial(), 1).examples == 1

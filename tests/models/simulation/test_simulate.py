@@ -14,6 +14,7 @@ from tests.nodes.toy import Toy
 
 from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.models.simulation.workers import Silos, SimulationError
+from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec, as_float, round_to
 from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level, Quantiser
@@ -179,7 +180,7 @@ def test_a_round_shows_each_silos_model_and_the_mean_of_what_it_encodes() -> Non
 
 
 def test_the_seed_draws_the_silos_of_a_round() -> None:
-    policy = replace(TOY, subsample=0.5, rounds=6)
+    policy = replace(TOY, subsample=0.5, minimum_cohort=4, rounds=6)
     cohorts = [[r.cohort for r in run(policy, 8, seed=seed)] for seed in (1, 1, 2)]
     assert cohorts[0] == cohorts[1] != cohorts[2]
     assert all(len(cohort) == 4 for cohort in cohorts[0])
@@ -278,3 +279,52 @@ def test_evaluation_in_parts_is_the_same() -> None:
         model = team.judge.initial()
         assert len(team.judge.test[1]) == 2000  # type: ignore[attr-defined]
         assert team.evaluate(model) == team.judge.evaluate(model)
+
+
+class Dot:
+    """A model of one number, without a dimension."""
+
+    def __init__(self, silo: int, dtype: str) -> None:
+        self.silo, self.dtype = silo, Dtype(dtype)
+
+    def schema(self) -> Schema:
+        return Schema((TensorSpec("dot", (), self.dtype), TensorSpec("buffer", (), self.dtype, buffer=True)))
+
+    def initial(self) -> dict[str, Any]:
+        return {t.name: round_to(np.array(0.5), t.dtype) for t in self.schema().tensors}
+
+    def train(self, tensors: Any, round: int) -> Trained:  # noqa: A002
+        moved = {t.name: as_float(tensors[t.name], t.dtype) + 0.125 * (self.silo + 1) for t in self.schema().tensors}
+        return Trained({t.name: round_to(np.asarray(moved[t.name]), t.dtype) for t in self.schema().tensors}, 1, {})
+
+    def evaluate(self, tensors: Any) -> dict[str, float]:
+        return {"accuracy": 0.0, "loss": 0.0}
+
+
+def dot(silo: int = -1, dtype: str = "F32") -> Dot:
+    return Dot(silo, dtype)
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"server": Server.ADAM, "server_lr": 0.01},
+        {"server": Server.MEDIAN, "group_size": 3},
+        {"clip_norm": 1.0},
+        {"update": UpdateKind.WEIGHTS},
+        {"vanilla": True},
+    ],
+    ids=str,
+)
+def test_a_tensor_without_a_dimension_stays_a_tensor(dtype: Dtype, changes: dict[str, Any]) -> None:
+    """What numpy computes of arrays without a dimension is no array, and has no flags to set."""
+    options = {"vanilla": changes["vanilla"]} if "vanilla" in changes else {}
+    policy = Policy(task=f"{__name__}:dot", task_options={"dtype": str(dtype)}, rounds=2, bound=4.0)
+    policy = replace(policy, **{key: value for key, value in changes.items() if key != "vanilla"})
+    first, second = simulate(policy, 6, **options)
+    for model in (first.after, second.before, second.after):
+        assert all(isinstance(array, np.ndarray) and array.shape == () for array in model.values())
+    before, after = (float(as_float(np.asarray(one.after["dot"]), dtype)) for one in (first, second))
+    assert after > before
