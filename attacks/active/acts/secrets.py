@@ -21,7 +21,6 @@ SEIZED = Cast(apart=(SECOND,))
 AES_BYTES = 16
 """Of what a mask is made with, the first half draws nearly all of it."""
 SHREDDED = "a journal that leaves no copy of round keys in memory (R6)"
-CLOCKS = "a clock for each round's keys that a later Prepare does not wind back (R6)"
 SETTLE_S = 1.0
 """Time for a hop that has heard that the round is over to be done with it."""
 
@@ -86,7 +85,7 @@ async def hop_seized_memory(stage: Stage) -> Loot:
     return _told(stage, await asyncio.to_thread(in_memory, pid, wanted), "the hop's memory")
 
 
-@attack("secrets-kept-alive", Rule.R6, "aggregator", Outcome.USELESS, AGGREGATOR, awaits=CLOCKS)
+@attack("secrets-kept-alive", Rule.R6, "aggregator", Outcome.USELESS, AGGREGATOR)
 async def secrets_kept_alive(stage: Stage) -> Loot:
     """A round is never brought to its end, and keys for later ones are asked for, so that its own are kept."""
     node, policy = stage.hop(SECOND), stage.federation.policy
