@@ -102,6 +102,15 @@ def load_task(path: str, options: Mapping[str, Option]) -> Task:
     return task
 
 
+def takes(path: str, option: str) -> bool:
+    """Tell whether a task's factory names an option: what it does not name is left out, and not guessed at."""
+    factory = _factory(path)
+    try:
+        return option in inspect.signature(factory).parameters or option in _handed_on(factory)
+    except (TypeError, ValueError):
+        return False
+
+
 def train_task(task: Task, tensors: Tensors, round: int) -> Trained:  # noqa: A002 - the protocol's word for it
     """Train, and make whatever goes wrong a TaskError that says where: a task is its user's code, and may do anything.
 

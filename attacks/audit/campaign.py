@@ -12,8 +12,9 @@ from torch import nn
 
 from silomix.attacks.prior import CLASSES, INVENTED, class_losses, invented
 from silomix.attacks.remap import By
-from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Targets, Victim, draw_targets, outcome
+from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Targets, Unfit, draw_targets, outcome
 from silomix.attacks.sums import disaggregate
+from silomix.attacks.victims import Victim, victims_of
 from silomix.attacks.views.shadow import FRACTION, shadow_sets
 from silomix.attacks.views.simulated import Truth, view_of
 from silomix.attacks.views.view import Mode, View, reconstruct
@@ -21,7 +22,7 @@ from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.numbers.codec import Schema
 from silomix.runtime.core.protocol.federation import Policy
-from silomix.runtime.task import Task, load_task
+from silomix.runtime.task import load_task, takes
 
 LEAST = 10
 """Records that the smallest silo has at least: with fewer there is too little to ask about: another split is drawn."""
@@ -50,26 +51,22 @@ class Campaign:
     """Whether to also measure what the shadow sets tell by themselves (prior.py)."""
     workers: int = 1
 
-    def task(self, silo: int) -> Task:
-        """Make the task of a silo, as the experiment knows it."""
-        return load_task(self.policy.task, {**self.options, "silo": silo})
-
     @property
     def options(self) -> dict[str, str | int | float | bool]:
-        """The task's options: the policy's, the seed, and a shadow set that is held back from training."""
-        given = {"silos": self.silos, "shadow": FRACTION, **self.policy.task_options}
-        return {**given, "seed": self.seed}
+        """The task's options: the policy's and, if it takes them, the seed and a shadow set held back from training."""
+        given = {"silos": self.silos, "shadow": FRACTION, "seed": self.seed}
+        own = {name: value for name, value in given.items() if takes(self.policy.task, name)}
+        fixed = {"seed": self.seed} if "seed" in own else {}
+        return {**own, **self.policy.task_options, **fixed}
 
     def victims(self) -> list[Victim]:
-        """Make all silos' tasks."""
-        tasks = [self.task(silo) for silo in range(self.silos)]
-        for task in tasks:
-            if not all(hasattr(task, name) for name in ("net", "share", "test")):
-                raise AttackError(
-                    f"the task {self.policy.task} has no net, share and test: the attacks need a torch network and its "
-                    "records; make the task with silomix.models.torch_task.TorchTask"
-                )
-        return tasks  # type: ignore[return-value] # just checked
+        """Make all silos' tasks, as the experiment knows them."""
+        path, options = self.policy.task, self.options
+        return victims_of(path, (load_task(path, {**options, "silo": silo}) for silo in range(self.silos)))
+
+    def schema(self) -> Schema:
+        """The model's tensors: those of whoever has no records."""
+        return load_task(self.policy.task, self.options).schema()
 
 
 @dataclass
@@ -80,7 +77,8 @@ class Findings:
     accuracy: list[float]
     """The joint model's, by round."""
     targets: int
-    rounds: list[SimulatedRound] = field(default_factory=list, repr=False)
+    unfit: dict[str, str] = field(default_factory=dict)
+    """What could not be mounted, with the reason."""
 
 
 @dataclass
@@ -93,6 +91,8 @@ class Siege:
     targets: Targets
     campaign: Campaign
     attacks: dict[str, Attack] = field(default_factory=dict)
+    unfit: dict[str, str] = field(default_factory=dict)
+    """The attacks that cannot be mounted on this network, each with the reason."""
 
     @classmethod
     def of(cls, campaign: Campaign) -> "Siege":
@@ -100,8 +100,7 @@ class Siege:
         victims = campaign.victims()
         targets = draw_targets([victim.share for victim in victims], campaign.seed, least=campaign.least)
         shadows = shadow_sets(victims, campaign.seed, campaign.fraction, campaign.noise)
-        schema = campaign.task(-1).schema()
-        return cls(victims[0].net, schema, shadows, targets, campaign)
+        return cls(victims[0].net, campaign.schema(), shadows, targets, campaign)
 
     def attack(self, name: str) -> Attack:
         """Return the attack of that name, with dice of its own."""
@@ -112,8 +111,16 @@ class Siege:
 
     def look(self, name: str, view: View) -> None:
         """Attack one round as seen in one mode."""
+        if name in self.unfit:
+            return
         shadows = [self.shadows[silo] for silo in view.cohort]
-        self.attack(name).round(reconstruct(view, shadows, self.net, self.campaign.by), view.cohort)
+        try:
+            models = reconstruct(view, shadows, self.net, self.campaign.by)
+        except Unfit as error:
+            self.unfit[name] = str(error)
+            self.attacks.pop(name, None)  # it may have fitted at first, by chance
+            return
+        self.attack(name).round(models, view.cohort)
 
     def compare(self, view: View, rng: np.random.Generator) -> None:
         """Attack without pieces of models: by the shadow sets alone, and on invented values."""
@@ -154,7 +161,7 @@ def run(campaign: Campaign, on_round: OnRound = lambda _: None) -> Findings:
         for view, models in zip(sums, disaggregate(sums), strict=True):
             siege.attack(DISAGGREGATED).round(models, view.cohort)
     outcomes = {name: outcome(attack) for name, attack in siege.attacks.items()}
-    return Findings(outcomes, accuracy, len(siege.targets.source))
+    return Findings(outcomes, accuracy, len(siege.targets.source), siege.unfit)
 
 
 def big_enough(campaign: Campaign, least: int = LEAST) -> bool:

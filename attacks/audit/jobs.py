@@ -1,9 +1,6 @@
 """The pieces of an audit: functions of plain values that return plain JSON, so that they can run in any process."""
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from silomix.attacks import dlg
 from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Siege, run
 from silomix.attacks.audit.pictures import strip
 from silomix.attacks.audit.verdict import look
-from silomix.attacks.collusion import opened, run_colluding
+from silomix.attacks.collusion import opened, quiet, run_colluding
 from silomix.attacks.distinguish import play
 from silomix.attacks.sia import Attack, Outcome, Score
 from silomix.attacks.sums import without_colluders
@@ -164,16 +161,3 @@ def _bits(scene: Scene) -> float | None:
     """Bits per parameter that a silo sent, as it counted them on the wire."""
     path = scene.home / scene.federation.silo_names[0] / "state" / "last-body.json"
     return float(json.loads(path.read_text())["bits_per_parameter"]) if path.exists() else None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the nodes' logs off the terminal: a federation in this process writes to its standard error."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

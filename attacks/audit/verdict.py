@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Score, Targets, Victim, draw_targets, outcome
+from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Score, Targets, draw_targets, outcome
+from silomix.attacks.victims import Victim
 from silomix.attacks.views.captured import CAPTURE, Scene
 from silomix.attacks.views.shadow import shadow_sets
 from silomix.attacks.views.view import View, reconstruct

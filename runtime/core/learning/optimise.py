@@ -109,7 +109,7 @@ def step(
         moments = {slot: _double(state[f"{slot}/{t.name}"], Dtype.F64) for slot in optimiser.slots}
         direction, moments = _direction(optimiser, delta, moments)
         after[t.name] = round_to(base + optimiser.lr * direction, t.dtype)
-        kept |= {f"{slot}/{t.name}": moment for slot, moment in moments.items()}
+        kept |= {f"{slot}/{t.name}": np.asarray(moment) for slot, moment in moments.items()}
     return after, {t.name: kept[t.name] for t in optimiser.state_schema(schema).tensors}
 
 

@@ -393,15 +393,16 @@ def _shifted(fault: LocalFault, by: int) -> LocalFault:
 def as_float(values: Array, dtype: Dtype) -> residue.Floats:
     """Return values to compute with: short types as float32, others as they are."""
     if dtype is Dtype.BF16:
-        return np.left_shift(values.astype(np.uint32), 16, dtype=np.uint32).view(np.float32)
+        return np.asarray(np.left_shift(values.astype(np.uint32), 16, dtype=np.uint32)).view(np.float32)
     return values.astype(np.float32) if dtype is Dtype.F16 else values
 
 
 def as_dtype(mean: residue.Floats, dtype: Dtype) -> Array:
     """Round to the tensor's own type, to nearest, ties to even."""
+    mean = np.asarray(mean)  # numpy makes scalars of arrays without a shape whenever it computes with them
     if dtype is Dtype.BF16:
         bits = mean.view(np.uint32)
-        rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+        rounded: Array = np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
         return rounded
     return mean.astype(NUMPY_TYPES[dtype], copy=False)
 

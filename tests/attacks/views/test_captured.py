@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from silomix.attacks.audit.jobs import judged, quiet
+from silomix.attacks.audit.jobs import judged
 from silomix.attacks.audit.replay import replay
 from silomix.attacks.audit.verdict import Verdict, verdict
-from silomix.attacks.collusion import KEPT, opened, run_colluding
+from silomix.attacks.collusion import KEPT, opened, quiet, run_colluding
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.cli import main
