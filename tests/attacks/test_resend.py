@@ -34,6 +34,11 @@ def captured(home: Path, round_over: int, federation: InProcess) -> list[Call]:
     return found
 
 
+def answered(home: Path, federation: InProcess) -> list[Call]:
+    """The calls of the first round whose answers were captured too: a hop that lost its answer is given it again."""
+    return [call for call in captured(home, 1, federation) if call.answer is not None]
+
+
 def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
     home = tmp_path / "f"
     federation = make(home, 3, 2, rounds=3, settings=EVERYWHERE, silo_options=lambda i: {"silo": i, "slow_s": 1.0})
@@ -41,9 +46,8 @@ def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
     async def go() -> tuple[list[Outcome], InProcess]:
         async with InProcess(home) as running:
             await until(lambda: len(running.aggregator.history) == 1, "the first round is over")
-            found = captured(home, 1, running)
-            whole = [c for c in found if c.answer is not None or c.method in ("Open", "Relay", "Deliver")]
-            outcomes = await Thief(members(home), {}).resend(sample(whole, 2))
+            await until(lambda: METHODS.keys() <= {c.method for c in answered(home, running)}, "all answers are out")
+            outcomes = await Thief(members(home), {}).resend(sample(answered(home, running), 2))
             await running.finished()
         return outcomes, running
 
@@ -54,7 +58,7 @@ def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
     assert not [o for o in outcomes if o.finding], [o for o in outcomes if o.finding]
     assert not [o for o in outcomes if o.result == "unreachable"]
     refused = [o for o in outcomes if o.result == "refused"]
-    assert len(refused) >= 40
+    assert len(refused) >= 30
     reasons = {o.reason for o in refused if o.variant == "in another's name"}
     assert reasons <= {"unknown_peer", "wrong_chain", "wrong_manifest", "internal"}
     assert {o.reason for o in refused if o.method == "Submit" and o.variant == "again"} <= {
