@@ -8,7 +8,7 @@ The same number of records of each silo is asked about, so that a guess that doe
 time in n, whatever it is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
@@ -167,6 +167,15 @@ class Score:
         low, high = self.interval
         return low <= rate <= high
 
+    def beats(self, rate: float) -> bool:
+        """Tell whether the whole interval lies above a rate: the guess is better than that one, beyond doubt."""
+        return self.interval[0] > rate
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any]) -> "Score":
+        """Read what `json` wrote."""
+        return cls(written["hits"], written["targets"])
+
     def __add__(self, other: "Score") -> "Score":
         return Score(self.hits + other.hits, self.targets + other.targets)
 
@@ -180,7 +189,7 @@ NOTHING = Score(0, 0)
 
 
 @dataclass
-class Attack:
+class Inference:
     """Source inference over the rounds of one federation: feed it each round's models as the adversary has them."""
 
     net: nn.Module
@@ -251,10 +260,27 @@ class Outcome:
             "by_round": [score.json() for score in self.rounds],
         }
 
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "Outcome":
+        """Read what `json` wrote."""
+        return cls(tuple(map(Score.of, written["by_round"])), Score.of(written["together"]))
 
-def outcome(attack: Attack) -> Outcome:
+    def counts(self) -> dict[str, Any]:
+        """Return it as bare counts, to be pooled later."""
+        return {
+            "rounds": [[score.hits, score.targets] for score in self.rounds],
+            "together": [self.together.hits, self.together.targets],
+        }
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Any]) -> "Outcome":
+        """Read what `counts` wrote."""
+        return cls(tuple(Score(*pair) for pair in counts["rounds"]), Score(*counts["together"]))
+
+
+def outcome(mounted: Inference) -> Outcome:
     """Close an attack."""
-    return Outcome(tuple(attack.rounds), attack.together())
+    return Outcome(tuple(mounted.rounds), mounted.together())
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:

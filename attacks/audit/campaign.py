@@ -1,10 +1,10 @@
 """One federation under attack: train it, look at every round through each mode's eyes, and count right guesses.
 
 The audit, the paper's figures and the defences are all made of campaigns, which differ in the policy and in what the
-adversary knows. `pool` repeats one with other seeds until there are enough records to tell 10% from 15%.
+adversary knows. One is repeated with other seeds until there are enough records to tell 10% from 15%.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,7 +12,17 @@ from torch import nn
 
 from silomix.attacks.prior import CLASSES, INVENTED, class_losses, invented
 from silomix.attacks.remap import By
-from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Targets, Unfit, draw_targets, outcome
+from silomix.attacks.sia import (
+    PER_SILO,
+    AttackError,
+    Inference,
+    Outcome,
+    Records,
+    Targets,
+    Unfit,
+    draw_targets,
+    outcome,
+)
 from silomix.attacks.sums import disaggregate
 from silomix.attacks.victims import Victim, victims_of
 from silomix.attacks.views.shadow import FRACTION, shadow_sets
@@ -28,8 +38,6 @@ LEAST = 10
 """Records that the smallest silo has at least: with fewer there is too little to ask about: another split is drawn."""
 DISAGGREGATED = "sums-over-changing-cohorts"
 """The name of the attack on sums alone that compares rounds."""
-
-OnRound = Callable[[SimulatedRound], None]
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Campaign:
     """How remapping judges a candidate."""
     least: int = 1
     """Silos with fewer records are not asked about."""
+    per_silo: int = PER_SILO
+    """Records asked about per silo, at most."""
     baselines: bool = False
     """Whether to also measure what the shadow sets tell by themselves (prior.py)."""
     workers: int = 1
@@ -90,7 +100,7 @@ class Siege:
     shadows: Sequence[Records]
     targets: Targets
     campaign: Campaign
-    attacks: dict[str, Attack] = field(default_factory=dict)
+    attacks: dict[str, Inference] = field(default_factory=dict)
     unfit: dict[str, str] = field(default_factory=dict)
     """The attacks that cannot be mounted on this network, each with the reason."""
 
@@ -98,15 +108,15 @@ class Siege:
     def of(cls, campaign: Campaign) -> "Siege":
         """Draw the records to ask about, and the shadow sets."""
         victims = campaign.victims()
-        targets = draw_targets([victim.share for victim in victims], campaign.seed, least=campaign.least)
+        targets = draw_targets([victim.share for victim in victims], campaign.seed, campaign.per_silo, campaign.least)
         shadows = shadow_sets(victims, campaign.seed, campaign.fraction, campaign.noise)
         return cls(victims[0].net, campaign.schema(), shadows, targets, campaign)
 
-    def attack(self, name: str) -> Attack:
+    def attack(self, name: str) -> Inference:
         """Return the attack of that name, with dice of its own."""
         if name not in self.attacks:
             dice = digest("dice", self.campaign.policy.canonical(), self.campaign.seed, name)
-            self.attacks[name] = Attack(self.net, self.targets, tuple(dice))
+            self.attacks[name] = Inference(self.net, self.targets, tuple(dice))
         return self.attacks[name]
 
     def look(self, name: str, view: View) -> None:
@@ -135,7 +145,7 @@ class Siege:
         )
 
 
-def run(campaign: Campaign, on_round: OnRound = lambda _: None) -> Findings:
+def run(campaign: Campaign) -> Findings:
     """Run a federation without sockets, and mount source inference on every round in every mode."""
     siege = Siege.of(campaign)
     policy = replace(campaign.policy, task_options=campaign.options)
@@ -156,7 +166,6 @@ def run(campaign: Campaign, on_round: OnRound = lambda _: None) -> Findings:
         if changing:
             sums.append(view_of(truth, Mode.TRUSTED, np.random.default_rng(campaign.seed)))
         accuracy.append(done.metrics.get("accuracy", float("nan")))
-        on_round(done)
     if changing:
         for view, models in zip(sums, disaggregate(sums), strict=True):
             siege.attack(DISAGGREGATED).round(models, view.cohort)
@@ -176,14 +185,6 @@ def splits(campaign: Campaign, least: int = LEAST, tries: int = 200) -> Iterator
         if big_enough(one, least):
             yield one
     raise AttackError(f"no further split of {tries} gives every silo {least} records: take fewer silos, or more data")
-
-
-def pool(found: Sequence[Findings]) -> dict[str, Outcome]:
-    """Pool the outcomes of repetitions, mode by mode."""
-    total: dict[str, Outcome] = dict(found[0].outcomes)
-    for one in found[1:]:
-        total = {mode: total[mode] + one.outcomes[mode] for mode in total}
-    return total
 
 
 def options_of(policy: Policy, **changes: str | int | float | bool) -> Policy:

@@ -34,7 +34,7 @@ POLL_S = 0.5
 
 def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json: bool) -> int:
     """Run the demo and print what came of it; clean up in every case."""
-    from silomix.attacks.audit.verdict import verdict  # it needs torch, which only those who train have
+    from silomix.attacks.audit.watch import verdict  # it needs torch, which only those who train have
 
     interrupt_on_sigterm()
     directory = keep or Path(tempfile.mkdtemp(prefix="silomix-demo-"))
