@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-full system bench lint proto grafana clean
+.PHONY: demo test test-full spec system bench mutants lint proto grafana clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,8 +20,12 @@ test: lint system         ## lint, types, then every test but the slow ones
 test-full: lint system    ## the slow ones too
 	$(BIN)/pytest
 
+spec: $(STAMP) system     ## the specification in docs/spec, checked by TLC, small and large
+	$(BIN)/pytest tests/spec
+
 # Tests that need a program which is not here are skipped and say so; with CI=true they fail.
-SYSTEM := mosquitto:mosquitto promtool:prometheus nft:nftables ip:iproute2 tc:iproute2 chromium:chromium
+SYSTEM := mosquitto:mosquitto promtool:prometheus nft:nftables ip:iproute2 tc:iproute2 chromium:chromium \
+          java:default-jre-headless
 system:                   ## the programs that some tests need, if we may install them
 	@missing=; for pair in $(SYSTEM); do \
 		PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair#*:}"; done; \
@@ -32,6 +36,12 @@ system:                   ## the programs that some tests need, if we may instal
 
 bench: $(STAMP)           ## the codec against memcpy, in one run
 	$(BIN)/silomix bench codec
+
+# All of them take an hour or two; `make mutants SAMPLE=60 SEED=1` takes minutes.
+JOBS ?= 2
+mutants: $(STAMP)         ## drop each check in turn, and see whether a test notices
+	nice -n 10 $(BIN)/python -m tests.mutants --jobs $(JOBS) \
+		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(MODULE),--module $(MODULE))
 
 lint: $(STAMP)            ## ruff, mypy --strict, buf
 	$(BIN)/ruff check .

@@ -18,21 +18,23 @@ from typing import Any
 
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.body import Row, read_body, with_bodies
-from silomix.attacks.views.captured import CAPTURE, Scene
+from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.view import View, as_changes
 from silomix.runtime.capture.format import Direction
 from silomix.runtime.capture.reader import read
-from silomix.runtime.config.load import NodeConfig, Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import Secret, mask_stream, unseal
 from silomix.runtime.core.protocol import aggregator, shuffler
-from silomix.runtime.core.protocol.federation import UpdateKind
 from silomix.runtime.core.protocol.messages import Header, Manifest
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess, make_node
 from silomix.runtime.net.wire import read_header, read_manifest
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.shuffler import ShufflerNode
+from silomix.runtime.store.home import Home
 from silomix.v1 import body_pb2
 
 STOP_S = 10.0
@@ -147,7 +149,7 @@ def opened(
 ) -> Iterator[tuple[int, View]]:
     """Yield the rounds as hop 1, the aggregator and the named hops (by default all) can open them together."""
     chain = scene.federation.chain
-    first = capture or scene.home / chain[0] / CAPTURE
+    first = capture or Home(scene.home / chain[0]).capture
     if not first.exists():
         raise AttackError(f"{first}: there is no capture of hop 1; start it with --capture")
     colluders = [*(chain if hops is None else hops), scene.federation.aggregator.name]
@@ -171,7 +173,7 @@ def opened(
 
 
 def _keys(directory: Path) -> dict[tuple[int, int, str], Secret]:
-    path = directory / "state" / KEPT
+    path = Home(directory).state.directory / KEPT
     if not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -19,7 +19,9 @@ from silomix.runtime.capture.format import Direction, Record
 from silomix.runtime.capture.reader import read
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.net.transport import SERVICES, channel, fault_of, metadata
+from silomix.runtime.net.answers import fault_of
+from silomix.runtime.net.lines import SERVICES
+from silomix.runtime.net.transport import channel, metadata
 from silomix.runtime.nodes.node import tls_of
 from silomix.v1 import services_pb2
 

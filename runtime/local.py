@@ -10,26 +10,34 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import grpc
 
 from silomix.runtime.config.enrol import Value, init
-from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_federation, load_node
-from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.protocol.federation import Federation, Policy
-from silomix.runtime.net.transport import aggregator_stub, channel, metadata
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.core.errors import PeerFault, UserError
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.protocol.rules import pin_problem
+from silomix.runtime.core.values import Scalar
+from silomix.runtime.net.calls import Unseen
+from silomix.runtime.net.limits import Limits
+from silomix.runtime.net.lines import Line, method
+from silomix.runtime.net.transport import channel, metadata
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
+from silomix.runtime.store.home import INITIAL_MODEL, Home
 from silomix.runtime.store.modelfile import write_model
 from silomix.runtime.task import load_task
 from silomix.v1 import services_pb2
 
-INITIAL_MODEL = "initial.safetensors"
 STOP_S = 10.0
 NODES: dict[Role, type[Node]] = {
     Role.AGGREGATOR: AggregatorNode,
@@ -57,8 +65,14 @@ def create(
     listen_host: str = "",
     base_port: int = 0,
 ) -> Federation:
-    """Write a federation into an empty directory, with the initial model that its task makes."""
-    model = initial_model(policy)  # first: a task that does not load leaves nothing behind
+    """Write a federation into an empty directory, with the initial model that its task makes.
+
+    The policy pins that model's schema, so that no node ever holds another.
+    """
+    task = load_task(policy.task, policy.task_options)  # first: a task that does not load leaves nothing behind
+    schema, model = task.schema(), write_model(task.schema(), task.initial())
+    if problem := pin_problem(schema, policy):
+        raise UserError(f"{policy.task}: the task's model {problem}; leave the pins out, they are made of the task")
     given: dict[Role, dict[str, Value]] = {role: dict((settings or {}).get(role, {})) for role in Role}
     given[Role.AGGREGATOR] = {"initial_model": INITIAL_MODEL, **given[Role.AGGREGATOR]}
     federation = init(
@@ -66,7 +80,7 @@ def create(
         silos,
         shufflers,
         name=name,
-        policy=policy,
+        policy=replace(policy, schema=schema.digest.hex(), parameters=schema.parameters),
         insecure=insecure,
         silo_options=silo_options,
         settings=given,
@@ -75,7 +89,7 @@ def create(
         listen_host=listen_host,
         base_port=base_port,
     )
-    write_atomically(directory / federation.aggregator.name / INITIAL_MODEL, model)
+    write_atomically(Home(directory / federation.aggregator.name).initial_model, model)
     return federation
 
 
@@ -92,14 +106,12 @@ def make_node(config: NodeConfig) -> Node:
 
 async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_pb2.GetStatusResponse:
     """Ask the aggregator how the federation is doing, as the member that the configuration is of."""
-    tls = tls_of(config)
+    tls, limits = tls_of(config), Limits.of(config.federation)
     aggregator = config.federation.aggregator
-    async with channel(aggregator.address, aggregator.name, tls) as line:
-        request = services_pb2.GetStatusRequest()
-        answer: services_pb2.GetStatusResponse = await aggregator_stub(line).GetStatus(
-            request, metadata=metadata(config.name, tls), timeout=timeout_s
-        )
-    return answer
+    async with channel(aggregator.address, aggregator.name, tls, limits.answered) as open_channel:
+        line = Line(open_channel, aggregator.name, metadata(config.name, tls), Unseen())
+        what, kind = method("AggregatorService", "GetStatus"), services_pb2.GetStatusResponse
+        return await line.ask(what, services_pb2.GetStatusRequest(), kind, limits.status, timeout_s)
 
 
 def _end_with_parent() -> None:
@@ -137,7 +149,7 @@ class LocalFederation:
 
     def log(self, name: str) -> Path:
         """Where a node's output goes."""
-        return self.directory / name / "log.txt"
+        return Home(self.directory / name).log
 
     async def __aenter__(self) -> "LocalFederation":
         try:
@@ -159,7 +171,7 @@ class LocalFederation:
         role = role or ("silo" if name in self.federation.silo_names else "shuffler")
         command = [sys.executable, "-m", "silomix.runtime.cli", role, "--config", str(self.directory / name)]
         if name in self.capture:
-            command += ["--capture", str(self.directory / name / "capture")]
+            command += ["--capture", str(Home(self.directory / name).capture)]
         return command
 
     async def start(self, name: str) -> None:
@@ -183,7 +195,7 @@ class LocalFederation:
         """Return the federation's state, or nothing while the aggregator does not answer."""
         try:
             return await fetch_status(load_node(self.directory / self.federation.aggregator.name), 2.0)
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, PeerFault):
             return None
 
     def check(self) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from silomix.runtime.cli import make_parser
-from silomix.runtime.config.load import NODE_KEYS, POLICY_KEYS, Role
+from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[1]

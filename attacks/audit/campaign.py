@@ -31,7 +31,7 @@ from silomix.attacks.views.view import Mode, View, reconstruct
 from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.numbers.codec import Schema
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.task import load_task, takes
 
 LEAST = 10

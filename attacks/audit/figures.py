@@ -9,7 +9,7 @@ from silomix.attacks.audit.attack import Bars, Block, Heat, Section, Tone
 from silomix.models.simulation.experiment import Plot
 from silomix.models.simulation.plots import draw
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 
 FORMATS = ("svg", "pdf")
 COLOURS = {Tone.EXPOSED: "#b3261e", Tone.PROTECTED: "#1b6e3c", Tone.CONTROL: "#5a6472"}

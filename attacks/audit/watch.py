@@ -16,11 +16,12 @@ from silomix.attacks.audit.verdict import Expectation, Json, Verdict, judge
 from silomix.attacks.collusion import opened
 from silomix.attacks.sia import AttackError, Inference, Outcome, Records, Score, Targets, draw_targets, outcome
 from silomix.attacks.victims import Victim
-from silomix.attacks.views.captured import CAPTURE, Scene
+from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.shadow import shadow_sets
 from silomix.attacks.views.view import View, reconstruct
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.store.home import Home
 from silomix.runtime.task import Tensors
 
 LEAST = 10
@@ -97,7 +98,7 @@ def watched(home: Path, seed: int = 1) -> Json:
     if kept := list(scene.kept()):
         found["unprotected"] = watcher.attack(kept).json()
     summed = federation.policy.granularity is Granularity.SUM
-    if summed and (home / federation.chain[0] / CAPTURE).exists():
+    if summed and Home(home / federation.chain[0]).capture.exists():
         found["all_collude"] = watcher.attack(opened(scene)).json()
         if federation.policy.level is not Level.TRUSTED:
             found["all_but_one"] = watcher.attack(opened(scene, federation.chain[:-1]), die=1).json()
@@ -106,7 +107,7 @@ def watched(home: Path, seed: int = 1) -> Json:
 
 def _bits(scene: Scene) -> float | None:
     """Bits per parameter that a silo sent, as it counted them on the wire."""
-    path = scene.home / scene.federation.silo_names[0] / "state" / "last-body.json"
+    path = Home(scene.home / scene.federation.silo_names[0]).state.last_body
     return float(json.loads(path.read_text())["bits_per_parameter"]) if path.exists() else None
 
 
@@ -170,7 +171,7 @@ def verdict(federation_dir: Path, *, seed: int = 1) -> Compared:
     torch.set_num_threads(1)
     scene = Scene(federation_dir)
     watcher = look(scene, seed)
-    capture = federation_dir / scene.federation.aggregator.name / CAPTURE
+    capture = Home(federation_dir / scene.federation.aggregator.name).capture
     kept = list(scene.kept())
     if not kept:
         raise AttackError(f"{federation_dir}: no silo kept its updates (keep_updates), so there is nothing to compare")

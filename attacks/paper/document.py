@@ -7,7 +7,7 @@ from typing import Any
 from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, listing
 from silomix.models.simulation.experiment import RUNS, Cell
 from silomix.models.simulation.plots import draw
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 
 PLACE = "reproduction"
 """Below the directory of the page: a JSON file for each run, and its plots."""

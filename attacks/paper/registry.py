@@ -27,7 +27,7 @@ from silomix.attacks.paper.source_inference import SIA_EXPERIMENTS
 from silomix.models.data.catalogue import CATALOGUE, home
 from silomix.models.simulation.experiment import RUNS, Experiment, Result, Scale
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 
 T = TypeVar("T")
 

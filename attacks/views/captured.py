@@ -19,17 +19,15 @@ from silomix.attacks.sia import AttackError
 from silomix.attacks.victims import Victim, victims_of
 from silomix.attacks.views.view import View, as_changes, floats
 from silomix.runtime.capture.evidence import Evidence, evidence
-from silomix.runtime.config.load import FEDERATION_FILE, load_federation, load_node
+from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.core.numbers.codec import Array, Codec, Schema
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Federation, Granularity, UpdateKind
-from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
+from silomix.runtime.store.home import FEDERATION_FILE, Home
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
 from silomix.runtime.task import Tensors, load_task
-
-CAPTURE = "capture"
-"""Where a node that is started with captures by the local launcher writes them, below its own directory."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Scene:
         """Make the silos' tasks, from their own files where these are here."""
         policy, found = self.federation.policy, []
         for name, number in self.numbers.items():
-            there = (self.home / name / "node.toml").exists()
+            there = Home(self.home / name).file.exists()
             options = load_node(self.home / name).options if there else {**policy.task_options, "silo": number}
             found.append(options)
         return victims_of(policy.task, (load_task(policy.task, options) for options in found))
@@ -66,21 +64,21 @@ class Scene:
     @cached_property
     def models(self) -> dict[int, dict[str, Array]]:
         """The models after each round, 0 being before the first, as far as the aggregator's checkpoints are here."""
-        node = self.home / self.federation.aggregator.name
-        initial, journal = node / INITIAL_MODEL, node / "state" / "journal.sqlite"
+        node = Home(self.home / self.federation.aggregator.name)
+        initial, journal = node.initial_model, node.state.journal
         found = {0: read_floats(initial)} if initial.exists() else {}
         if not journal.exists():
             return found
         with closing(Journal(journal)) as facts:
             for round_, _, value in facts.facts("applied"):
-                path = node / "state" / "models" / f"{json.loads(value)['model'][:32]}.safetensors"
+                path = node.state.model(bytes.fromhex(json.loads(value)["model"]))
                 if path.exists():
                     found[round_] = read_floats(path)
         return found
 
     def captured(self, capture: Path | None = None) -> Iterator[tuple[int, View]]:
         """Yield the rounds of the aggregator's capture, as it could read them."""
-        path = capture or self.home / self.federation.aggregator.name / CAPTURE
+        path = capture or Home(self.home / self.federation.aggregator.name).capture
         if not path.exists():
             raise AttackError(f"{path}: there is no capture; start the aggregator with --capture")
         rounds = {one.round: one for one in evidence(path)}
@@ -138,8 +136,8 @@ class Scene:
         """Yield the rounds as an unprotected server would have seen them: from the updates that silos kept."""
         files: dict[int, dict[int, Path]] = {}
         for name, number in self.numbers.items():
-            for path in (self.home / name).glob("state/update-*.safetensors"):
-                files.setdefault(int(path.stem.rpartition("-")[2]), {})[number] = path
+            for round_, path in Home(self.home / name).state.updates().items():
+                files.setdefault(round_, {})[number] = path
         for round_, paths in sorted(files.items()):
             if round_ - 1 in self.models:
                 cohort = tuple(sorted(paths))

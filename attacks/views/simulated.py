@@ -17,7 +17,7 @@ from silomix.runtime.core.numbers.codec import Array, Codec, Schema, add
 from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Secret, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.task import Tensors
 
 HOPS = 3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from silomix.models.simulation.experiment import Line, Plot
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 
 __all__ = ["Line", "Plot", "draw"]
 

@@ -16,11 +16,12 @@ from silomix.models.simulation.workers import Silos, SimulationError, Turn
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.learning.noise import clip
-from silomix.runtime.core.learning.optimise import combine, step
+from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.learning.update import update_of, weight_of
 from silomix.runtime.core.numbers.codec import Array, Clips, Schema
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Federation, Member, Policy, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.protocol.policy import Policy, UpdateKind
 from silomix.runtime.task import Tensors
 
 HOPS = 2
@@ -95,7 +96,7 @@ def simulate(
         federation = pretend(policy, silos, seed)
     with Silos(policy.task, policy.task_options, workers) as team:
         schema = team.judge.schema()
-        state = start or State(0, team.judge.initial(), policy.optimiser.start(schema))
+        state = start or State(0, team.judge.initial(), Optimiser.of(policy).start(schema))
         rounds = _Rounds(federation, schema, seed, protect=protect, vanilla=vanilla, rounding=rounding)
         team.load(silos)
         if not vanilla:
@@ -174,7 +175,9 @@ class _Rounds:
                 else:
                     groups.append(self.sums.mean(before, round_, updates, clips, clock.lap))
             mean = combine(groups, self.schema, self.policy.server)
-            after, kept = step(self.policy.optimiser, self.schema, before, mean, state.optimiser, change=self.change)
+            after, kept = step(
+                Optimiser.of(self.policy), self.schema, before, mean, state.optimiser, change=self.change
+            )
         except Fault as fault:
             raise SimulationError(f"round {round_}: {fault}") from fault
         clock.lap("apply")

@@ -32,13 +32,14 @@ def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor
 def export(args: argparse.Namespace) -> int:
     """Handle `silomix model export`."""
     from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.store.journal import write_atomically
+    from silomix.runtime.store.files import write_atomically
+    from silomix.runtime.store.home import NODE_FILE
     from silomix.runtime.task import load_task
 
     task = None
     if args.config is not None:
         home: Path = args.config if args.config.is_dir() else args.config.parent
-        federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
+        federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
         task = load_task(federation.policy.task, federation.policy.task_options)
     tensors, lacking = state_dict(args.model.read_bytes(), task)
     buffer = io.BytesIO()

@@ -30,11 +30,12 @@ from rich.table import Table
 from silomix.runtime.bench.network import own_network
 from silomix.runtime.bench.workers import CHECKED, VectorTask
 from silomix.runtime.config.enrol import init
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import chunk_for
-from silomix.runtime.core.protocol.federation import Policy
-from silomix.runtime.local import INITIAL_MODEL, interrupt_on_sigterm
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.local import interrupt_on_sigterm
+from silomix.runtime.store.home import INITIAL_MODEL, Home
 from silomix.runtime.store.modelfile import write_model
 
 START_S = 180
@@ -106,7 +107,7 @@ class Bench:
                 settings={Role.AGGREGATOR: {"initial_model": INITIAL_MODEL}},
             )
             model = VectorTask(-1, self.parameters)
-            (home / "aggregator" / INITIAL_MODEL).write_bytes(write_model(model.schema(), model.initial()))
+            Home(home / "aggregator").initial_model.write_bytes(write_model(model.schema(), model.initial()))
             homes[arm] = home
         return homes
 
@@ -248,7 +249,8 @@ class Bench:
             if abs(lap["check"] - times["unprotected"][0]["check"]) > CHECKED * 10.0**-self.precision:
                 raise UserError("the protected mean is not the unprotected one: the times mean nothing")
         seconds = {arm: median(t["seconds"] for t in laps) for arm, laps in times.items()}
-        bodies = [json.loads(p.read_text()) for p in homes["protected"].glob("silo-*/state/last-body.json")]
+        sent = [Home(silo).state.last_body for silo in homes["protected"].glob("silo-*")]
+        bodies = [json.loads(p.read_text()) for p in sent]
         laps = times["protected"]
         marks = {phase: median(t[phase] for t in laps) for phase in ("encoded", "submitted", "arrived")}
         return {

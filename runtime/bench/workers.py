@@ -17,7 +17,9 @@ import numpy.typing as npt
 from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
-from silomix.runtime.net.transport import Context, Server, channel
+from silomix.runtime.net.calls import Context
+from silomix.runtime.net.limits import Limits
+from silomix.runtime.net.transport import Server, channel
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.memory import give_back
 from silomix.runtime.nodes.node import tls_of
@@ -146,7 +148,7 @@ class Plain:
 async def _serve_plain(home: Path, silos: int, parameters: int) -> None:
     config = load_node(home / "aggregator")
     plain = Plain(silos, parameters)
-    server = Server("127.0.0.1:0", tls_of(config))
+    server = Server("127.0.0.1:0", tls_of(config), Limits.of(config.federation), 2 * PLAIN_MESSAGE_BYTES)
     handlers: dict[str, Any] = {
         "Average": grpc.stream_unary_rpc_method_handler(plain.average),
         "Discard": grpc.stream_unary_rpc_method_handler(plain.discard),

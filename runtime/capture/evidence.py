@@ -20,8 +20,8 @@ from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import float_body
 from silomix.runtime.core.numbers.codec import Array
 from silomix.runtime.core.numbers.plan import Plan
-from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net.wire import read_cohort, read_manifest
 from silomix.runtime.nodes.rows import baseline

@@ -27,10 +27,10 @@ from silomix.attacks.registry import attacks
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.models.simulation.experiment import Table as Figures
-from silomix.runtime.cli.nodes import read_options
-from silomix.runtime.core.protocol.federation import LEAST_COHORT, Policy
+from silomix.runtime.cli.policy_options import read_options
+from silomix.runtime.core.protocol.policy import LEAST_COHORT, Policy
 from silomix.runtime.local import interrupt_on_sigterm
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 
 
 def audit_command(args: argparse.Namespace) -> int:

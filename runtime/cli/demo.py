@@ -22,9 +22,10 @@ from rich.live import Live
 from rich.text import Text
 
 from silomix.runtime.cli.status import render
-from silomix.runtime.config.load import Role
-from silomix.runtime.core.protocol.federation import Policy
-from silomix.runtime.local import INITIAL_MODEL, LocalFederation, create, interrupt_on_sigterm
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.local import LocalFederation, create, interrupt_on_sigterm
+from silomix.runtime.store.home import CAPTURE_DIRECTORY, Home
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import services_pb2
@@ -55,7 +56,7 @@ def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json:
             policy=policy,
             name="demo",
             settings={
-                Role.AGGREGATOR: {"evaluate": True, "capture": "capture"},
+                Role.AGGREGATOR: {"evaluate": True, "capture": CAPTURE_DIRECTORY},
                 Role.SILO: {"keep_updates": True},
             },
         )
@@ -116,20 +117,21 @@ async def _run(home: Path, console: Console) -> services_pb2.GetStatusResponse:
 
 def _silo_bits(home: Path, silo: str) -> float:
     """Bits per parameter that a silo sent in its last body, counted by the silo from the messages on the wire."""
-    figures = json.loads((home / silo / "state" / "last-body.json").read_text())
+    figures = json.loads(Home(home / silo).state.last_body.read_text())
     return float(figures["bits_per_parameter"])
 
 
 def error_vs_plain(home: Path, silos: int) -> float:
     """Compare each new model with the plain mean of the updates that went into it."""
-    state = home / "aggregator" / "state"
-    journal = Journal(state / "journal.sqlite")
-    before = read_model((home / "aggregator" / INITIAL_MODEL).read_bytes())[1]
+    aggregator = Home(home / "aggregator")
+    journal = Journal(aggregator.state.journal)
+    before = read_model(aggregator.initial_model.read_bytes())[1]
     worst = 0.0
     for round_, _, value in journal.facts("applied"):
         fact = json.loads(value)
-        after = read_model((state / "models" / f"{fact['model'][:32]}.safetensors").read_bytes())[1]
-        kept = [read_model(p.read_bytes())[1] for p in sorted(home.glob(f"silo-*/state/update-{round_}.safetensors"))]
+        after = read_model(aggregator.state.model(bytes.fromhex(fact["model"])).read_bytes())[1]
+        paths = [Home(silo).state.update(round_) for silo in sorted(home.glob("silo-*"))]
+        kept = [read_model(path.read_bytes())[1] for path in paths if path.exists()]
         if len(kept) == silos == fact["cohort"]:
             for name in after:
                 mean = np.mean([update[name].astype(np.float64) for update in kept], axis=0)

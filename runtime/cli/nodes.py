@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from silomix.runtime.cli.data import add_export
-from silomix.runtime.core.numbers.plan import Encoding, Level, chunk_for
+from silomix.runtime.cli.policy_options import add_policy, policy_of
+from silomix.runtime.core.numbers.plan import Encoding, chunk_for
+from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
-GRANULARITIES = ("none", "model", "layer", "parameter", "unary", "sum")
-"""The words of `Granularity`, which would load the kernels' compiler for every command and every probe."""
 
 INIT_EPILOG = """\
 Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
@@ -24,6 +23,7 @@ The federation file is the same for all: every node pins it.
 examples:
   silomix init fed --silos 10 --shufflers 3
   silomix init fed --silos 5 --shufflers 2 --rounds 50 --precision 5 --task my.package:task --option lr=0.01
+  silomix init fed --shufflers 5 --minimum-hops 4 --quorum 0.8 --cohort-step 3
   silomix shuffler --config fed/shuffler-1 &    and so on: one process for each directory
 """
 
@@ -40,9 +40,6 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("directory", type=Path, help="where to; must be empty or absent")
     cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
     cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
-    cmd.add_argument(
-        "--minimum-hops", type=int, default=0, metavar="M", help="hops that a chain has at least (default: all)"
-    )
     cmd.add_argument("--name", default="local", help="name of the federation (default: %(default)s)")
     cmd.add_argument("--host", default="127.0.0.1", help="where nodes are reached; {name} stands for the node's name")
     cmd.add_argument("--listen-host", default="", help="where nodes listen, if not at --host, such as 0.0.0.0")
@@ -55,28 +52,8 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     )
     cmd.add_argument("--metrics-host", default="", help="address of the metrics (default: 127.0.0.1, this host alone)")
     cmd.add_argument("--mqtt", default="", metavar="HOST[:PORT]", help="MQTT broker to tell of rounds (default: none)")
-    cmd.add_argument("--task", default="silomix.models.digits:task", help="package.module:factory (default: digits)")
-    cmd.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated"
-    )
-    cmd.add_argument("--rounds", type=int, default=10, metavar="N", help="rounds to run (default: %(default)s)")
-    cmd.add_argument("--precision", type=int, default=4, metavar="R", help="decimal digits (default: %(default)s)")
-    cmd.add_argument(
-        "--level",
-        choices=[str(level) for level in Level],
-        default=str(Level.SEMI_HONEST),
-        help="whom a silo has to trust (default: %(default)s)",
-    )
-    cmd.add_argument(
-        "--granularity",
-        choices=GRANULARITIES,
-        default="sum",
-        help="what leaves the chain; all but sum are the paper's baselines, for --level trusted (default: %(default)s)",
-    )
-    cmd.add_argument("--weight-levels", type=int, default=1, metavar="W", help="1: plain mean (default: %(default)s)")
-    cmd.add_argument("--minimum-cohort", type=int, default=3, metavar="N", help="silos in a sum (default: %(default)s)")
-    cmd.add_argument("--deadline-s", type=int, default=600, metavar="S", help="time to train (default: %(default)s)")
     cmd.add_argument("--insecure", action="store_true", help="NO TLS: for experiments on one machine only")
+    add_policy(cmd, defaults={"chunk_parameters": "by the number of silos", "encoding": "counts, or unary with unary"})
     cmd.set_defaults(handler=_init)
 
     for role, what in (
@@ -115,29 +92,20 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _init(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import MAX_SILOS, ConfigError, Role
-    from silomix.runtime.core.protocol.federation import Granularity, Policy
+    from silomix.runtime.config.kinds import Role
+    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.local import create
 
     if not 0 <= args.metrics_port < 1 << 16:
         raise ConfigError(Path("--metrics-port"), "", f"found {args.metrics_port}; give 1 to 65535")
-    options = read_options(args.option)
-    policy = Policy(
-        task=args.task,
-        task_options=options,
-        rounds=args.rounds,
-        precision=args.precision,
-        encoding=Encoding.UNARY if args.granularity == Granularity.UNARY else Encoding.COUNTS,
-        level=Level(args.level),
-        granularity=Granularity(args.granularity),
-        weight_levels=args.weight_levels,
-        minimum_cohort=args.minimum_cohort,
-        minimum_hops=args.minimum_hops,
-        deadline_s=args.deadline_s,
-        chunk_parameters=chunk_for(args.silos if args.granularity == Granularity.SUM else MAX_SILOS),
+    granularity = Granularity(args.granularity or Granularity.SUM)
+    policy = policy_of(
+        args,
+        encoding=Encoding.UNARY if granularity is Granularity.UNARY else Encoding.COUNTS,
+        chunk_parameters=chunk_for(args.silos if granularity is Granularity.SUM else MAX_SILOS),
     )
-    if args.task.startswith("silomix.models."):  # those deal their records out to so many
-        policy = replace(policy, task_options={"silos": args.silos, **options})
+    if policy.task.startswith("silomix.models."):  # those deal their records out to so many
+        policy = replace(policy, task_options={"silos": args.silos, **policy.task_options})
     broker = _broker(args.mqtt)
     settings: dict[str, Any] = _given(metrics_port=args.metrics_port, metrics_host=args.metrics_host)
     if broker:
@@ -180,7 +148,8 @@ def _given(**settings: str | int) -> dict[str, str | int]:
 
 def _broker(address: str) -> dict[str, str | int]:
     """The host and port of a broker; the nodes show it the certificates that they have."""
-    from silomix.runtime.config.load import MQTT_KEYS, ConfigError
+    from silomix.runtime.config.keys import MQTT_KEYS
+    from silomix.runtime.config.tables import ConfigError
 
     if not address:
         return {}
@@ -196,35 +165,22 @@ def _broker(address: str) -> dict[str, str | int]:
 
 def _model_init(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation, load_node
-    from silomix.runtime.local import INITIAL_MODEL, initial_model
-    from silomix.runtime.store.journal import write_atomically
+    from silomix.runtime.local import initial_model
+    from silomix.runtime.store.files import write_atomically
+    from silomix.runtime.store.home import INITIAL_MODEL, NODE_FILE
 
     home = args.config if args.config.is_dir() else args.config.parent
-    federation = load_node(home).federation if (home / "node.toml").exists() else load_federation(args.config)
+    federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
     out = args.out or home / INITIAL_MODEL
     write_atomically(out, initial_model(federation.policy))
     sys.stdout.write(f"{out}: the model that {federation.policy.task} begins with\n")
     return 0
 
 
-def read_options(pairs: list[str]) -> dict[str, str | int | float | bool]:
-    """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
-    from silomix.runtime.config.load import ConfigError
-
-    options: dict[str, str | int | float | bool] = {}
-    for pair in pairs:
-        key, found, text = pair.partition("=")
-        if not found or not key:
-            raise ConfigError(Path("--option"), key, f"found {pair!r}; give KEY=VALUE")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
-    return options
-
-
 def _node(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.load import ConfigError, Role, load_node
+    from silomix.runtime.config.kinds import Role
+    from silomix.runtime.config.load import load_node
+    from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.local import make_node
     from silomix.runtime.nodes.memory import give_back
 

@@ -79,7 +79,8 @@ def _resend(args: argparse.Namespace) -> int:
 
 
 def _members(directory: Path) -> "dict[str, NodeConfig]":
-    from silomix.runtime.config.load import ConfigError, load_node
+    from silomix.runtime.config.load import load_node
+    from silomix.runtime.config.tables import ConfigError
 
     members = {}
     for file in sorted(directory.glob("*/node.toml")):

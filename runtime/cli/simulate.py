@@ -12,11 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from silomix.runtime.core.numbers.plan import Level, Quantiser
+from silomix.runtime.cli.policy_options import add_policy, flag, given_policy, wrong
+from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy
 
 if TYPE_CHECKING:
     from silomix.models.simulation.record import Record
-    from silomix.runtime.core.protocol.federation import Federation, Policy
+    from silomix.runtime.core.protocol.federation import Federation
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -27,7 +28,7 @@ accuracy.png, best.safetensors and last.safetensors; the same command goes on wh
 examples:
   silomix simulate --silos 10 --rounds 20 --out run
   silomix simulate --rounds 20 --option alpha=0.5 --option epochs=2 --precision 3 --update weights --out run-3
-  silomix simulate --server adam --server-lr 0.01 --subsample 0.5 --silos 20 --out run-adam
+  silomix simulate --server adam --server-lr 0.01 --subsample 0.6 --silos 20 --out run-adam
   silomix simulate --clip-norm 1 --noise-multiplier 0.5 --precision 3 --out run-noise
   silomix simulate --config fed --out run-fed          the federation that `silomix init fed` wrote
   silomix simulate --rounds 5 --out run --json | jq .accuracy
@@ -46,21 +47,6 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--out", type=Path, required=True, metavar="DIR", help="where to; a run in it goes on")
     given("--config", type=Path, help="take silos and policy from this federation's directory or file")
     given("--silos", type=int, metavar="N", help="silos (default: 10)")
-    given("--rounds", type=int, metavar="N", help="rounds to run (default: 10)")
-    given("--task", help="package.module:factory (default: silomix.models.digits:task)")
-    given("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated")
-    given("--precision", type=int, metavar="R", help="decimal digits (default: 4)")
-    given("--quantiser", choices=[str(q) for q in Quantiser], help="decimal digits, or one byte (default: decimal)")
-    given("--update", choices=["delta", "weights"], help="what silos send (default: delta)")
-    given("--bound", type=float, metavar="B", help="magnitude that values are clipped to (default: 1.0)")
-    given("--level", choices=[str(level) for level in Level], help="whom a silo has to trust (default: semi-honest)")
-    given("--weight-levels", type=int, metavar="W", help="1: plain mean; W: by examples, at most W (default: 1)")
-    given("--subsample", type=float, metavar="S", help="share of the silos in a round (default: 1)")
-    given("--group-size", type=int, metavar="G", help="one sum for each group of G silos (default: one for all)")
-    given("--server", choices=["average", "momentum", "adam", "yogi", "median"], help="rule (default: average)")
-    given("--server-lr", type=float, metavar="LR", help="rate of the server's step (default: 1.0)")
-    given("--clip-norm", type=float, metavar="C", help="largest norm of a silo's update (default: no limit)")
-    given("--noise-multiplier", type=float, metavar="Z", help="noise in the sum, in units of C (default: none)")
     given("--delta", type=float, default=1e-5, help="at which the epsilon of noise is told (default: %(default)s)")
     given("--seed", type=int, default=0, help="of masks, noise, groups and draws (default: %(default)s)")
     given("--vanilla", action="store_true", help="the mean of the floats, without encoding: to compare with")
@@ -69,17 +55,22 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--evaluate-every", type=int, default=1, metavar="N", help="measure every N rounds (default: %(default)s)")
     given("--tensorboard", action="store_true", help="write DIR/tensorboard too, if tensorboard is installed")
     json_flag(cmd)
+    add_policy(cmd)
     cmd.set_defaults(handler=_simulate)
 
 
 def _simulate(args: argparse.Namespace) -> int:
     from silomix.models.simulation.record import Record
     from silomix.models.simulation.simulate import simulate
-    from silomix.runtime.config.load import ConfigError
+    from silomix.runtime.config.tables import ConfigError
+    from silomix.runtime.core.learning.optimise import Optimiser
+    from silomix.runtime.core.protocol.rules import pin_problem
     from silomix.runtime.local import interrupt_on_sigterm
     from silomix.runtime.task import load_task
 
     federation, policy, silos = _asked(args)
+    if policy.granularity is not Granularity.SUM:
+        raise wrong("granularity", f'found "{policy.granularity}"; a simulation makes sums: give "sum"')
     settings = {f.name: getattr(policy, f.name) for f in fields(policy)}
     settings |= {"task_options": dict(policy.task_options), "silos": silos, "seed": args.seed, "vanilla": args.vanilla}
     if args.workers is not None and args.workers < 1:
@@ -88,7 +79,9 @@ def _simulate(args: argparse.Namespace) -> int:
         raise ConfigError(Path("--delta"), "", f"found {args.delta}; give a number between 0 and 1")
     workers = args.workers or min(len(os.sched_getaffinity(0)), silos)
     task = load_task(policy.task, policy.task_options)  # before anything is written
-    schema, optimiser = task.schema(), policy.optimiser
+    schema, optimiser = task.schema(), Optimiser.of(policy)
+    if problem := pin_problem(schema, policy):
+        raise ConfigError(args.config or Path(flag("schema")), "", f"the task's model {problem}")
     interrupt_on_sigterm()
     with ExitStack() as stack:
         record = stack.enter_context(Record(args.out, settings))
@@ -118,31 +111,25 @@ def _simulate(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace) -> "tuple[Federation | None, Policy, int]":
     """Return what to simulate: a federation's file, or a policy from the options, checked as a file's is."""
-    from silomix.runtime.cli.nodes import read_options
-    from silomix.runtime.config.load import LEAST_SILOS, MAX_SILOS, POLICY_KEYS, ConfigError, load_federation
-    from silomix.runtime.core.protocol.federation import Policy
+    from silomix.models.simulation.simulate import pretend
+    from silomix.runtime.config.load import LEAST_SILOS, load_federation
+    from silomix.runtime.config.tables import ConfigError
 
-    given = {name: value for name, value in vars(args).items() if name in POLICY_KEYS and value is not None}
-    options = read_options(args.option)
+    given = given_policy(args)
     if args.config is not None:
-        for name in [*given, *(["silos"] if args.silos is not None else []), *(["option"] if options else [])]:
-            raise ConfigError(args.config, "", f"the policy stands there; leave --{name.replace('_', '-')} out")
+        for name in [*(["silos"] if args.silos is not None else []), *given]:
+            raise ConfigError(args.config, "", f"the policy stands there; leave {flag(name)} out")
         federation = load_federation(args.config)
         return federation, federation.policy, len(federation.silos)
-    for name, value in given.items():
-        kind = POLICY_KEYS[name].kind
-        try:
-            given[name] = kind.parse(value)
-        except (ValueError, OverflowError):
-            flag = Path(f"--{name.replace('_', '-')}")
-            raise ConfigError(flag, "", f"found {value}; give {kind.allowed}") from None
     silos = 10 if args.silos is None else args.silos
     if not LEAST_SILOS <= silos <= MAX_SILOS:
         raise ConfigError(Path("--silos"), "", f"found {silos}; give {LEAST_SILOS} to {MAX_SILOS}")
-    policy = replace(Policy(), **given)
+    policy = Policy(**given)
     if _takes(policy.task, "silos"):
-        options = {"silos": silos, **options}
-    return None, replace(policy, task_options=options), silos
+        policy = replace(policy, task_options={"silos": silos, **policy.task_options})
+    if conflict := pretend(policy, silos, args.seed).conflict():
+        raise wrong(*conflict)
+    return None, policy, silos
 
 
 def _takes(path: str, option: str) -> bool:

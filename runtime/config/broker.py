@@ -8,15 +8,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from silomix.runtime.config.enrol import (
-    ANCHOR_FILE,
-    CERTIFICATE_FILE,
-    CERTIFICATE_KEY_FILE,
-    CertificateAuthority,
-    private_pem,
-    write_file,
-)
+from silomix.runtime.config.authority import CertificateAuthority, private_pem
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.store.files import PRIVATE, PUBLIC, write_atomically
+from silomix.runtime.store.home import ANCHOR_FILE, CERTIFICATE_FILE, CERTIFICATE_KEY_FILE
 
 DIRECTORY = "broker"
 CONFIG = """\
@@ -51,20 +46,20 @@ def write_broker(directory: Path, federation: Federation, host: str, port: int) 
     private = ec.generate_private_key(ec.SECP256R1())
     certificate = CertificateAuthority.load(directory).issue(DIRECTORY, private.public_key(), [host])
     files = {
-        CERTIFICATE_KEY_FILE: (private_pem(private), 0o600),
-        CERTIFICATE_FILE: (certificate, 0o644),
-        ANCHOR_FILE: (federation.anchor, 0o644),
+        CERTIFICATE_KEY_FILE: (private_pem(private), PRIVATE),
+        CERTIFICATE_FILE: (certificate, PUBLIC),
+        ANCHOR_FILE: (federation.anchor, PUBLIC),
         "mosquitto.conf": (
             CONFIG.format(
                 port=port, anchor=ANCHOR_FILE, certificate=CERTIFICATE_FILE, key=CERTIFICATE_KEY_FILE
             ).encode(),
-            0o644,
+            PUBLIC,
         ),
         "acl": (
             ACL.format(base=f"silomix/{federation.name}", aggregator=federation.aggregator.name).encode(),
-            0o600,  # newer brokers refuse one that others can read
+            PRIVATE,  # newer brokers refuse one that others can read
         ),
     }
     for name, (data, mode) in files.items():
-        write_file(home / name, data, mode)
+        write_atomically(home / name, data, mode=mode)
     return home

@@ -6,59 +6,35 @@ operator; whoever holds its ca.key can enrol anybody.
 """
 
 import json
-import os
 import re
-import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from textwrap import wrap
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from silomix.runtime.config.load import (
+from silomix.runtime.config.authority import CertificateAuthority, private_pem
+from silomix.runtime.config.keys import MQTT_KEYS, NODE_KEYS, POLICY_KEYS
+from silomix.runtime.config.kinds import FLAG, PATH, Key, Role
+from silomix.runtime.config.load import LEAST_SILOS, parse_federation
+from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.protocol.policy import MAX_SHUFFLERS, MAX_SILOS, Policy
+from silomix.runtime.core.values import Scalar
+from silomix.runtime.store.files import PUBLIC, write_atomically
+from silomix.runtime.store.home import (
+    ANCHOR_FILE,
+    ANCHOR_KEY_FILE,
+    CERTIFICATE_FILE,
+    CERTIFICATE_KEY_FILE,
     FEDERATION_FILE,
-    FLAG,
-    LEAST_SILOS,
-    MAX_SHUFFLERS,
-    MAX_SILOS,
-    MQTT_KEYS,
-    NAME,
+    IDENTITY_FILE,
     NODE_FILE,
-    NODE_KEYS,
-    PATH,
-    POLICY_KEYS,
-    ConfigError,
-    Key,
-    Role,
-    Scalar,
-    load_identity,
-    parse_federation,
+    STATE_DIRECTORY,
 )
-from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.protocol.federation import Federation, Member, Policy
-
-__all__ = ["CertificateAuthority", "Value", "dump_federation", "init", "load_identity", "peer_name_from_cert"]
-
-ANCHOR_FILE = "ca.pem"
-ANCHOR_KEY_FILE = "ca.key"
-STATE_DIRECTORY = "state"
-IDENTITY_FILE = "identity.key"
-CERTIFICATE_FILE = "tls.pem"
-CERTIFICATE_KEY_FILE = "tls.key"
-CERTIFICATE_DAYS = 825
-ANCHOR_DAYS = 3650
-CLOCK_SKEW = timedelta(hours=1)
-"""Certificates are good from an hour ago, so that a node with a slow clock can start at once."""
-PUBLIC, PRIVATE = 0o644, 0o600
 
 Value = Scalar | tuple[str, ...] | list[str] | Mapping[str, Scalar]
 
@@ -125,7 +101,7 @@ def init(
     for index, node in enumerate(nodes):
         home = directory / node
         home.mkdir(mode=0o700)
-        write_file(home / IDENTITY_FILE, private_pem(identities[node]), PRIVATE)
+        write_atomically(home / IDENTITY_FILE, private_pem(identities[node]))
         role = Role.AGGREGATOR if index == 0 else Role.SHUFFLER if node in addresses else Role.SILO
         keys: dict[str, Value] = {
             **((settings or {}).get(role) or {}),
@@ -137,8 +113,10 @@ def init(
         }
         if authority:
             private = ec.generate_private_key(ec.SECP256R1())
-            write_file(home / CERTIFICATE_KEY_FILE, private_pem(private), PRIVATE)
-            write_file(home / CERTIFICATE_FILE, authority.issue(node, private.public_key(), [hosts[node]]), PUBLIC)
+            write_atomically(home / CERTIFICATE_KEY_FILE, private_pem(private))
+            write_atomically(
+                home / CERTIFICATE_FILE, authority.issue(node, private.public_key(), [hosts[node]]), mode=PUBLIC
+            )
             keys |= {"certificate": CERTIFICATE_FILE, "key": CERTIFICATE_KEY_FILE}
         else:
             keys["insecure"] = True
@@ -147,9 +125,9 @@ def init(
         if metrics_base_port:
             keys["metrics_port"] = metrics_base_port + index
         options = silo_options(index - len(servers)) if node not in addresses else {}
-        write_file(home / NODE_FILE, node_text(keys, options).encode(), PUBLIC)
+        write_atomically(home / NODE_FILE, node_text(keys, options).encode(), mode=PUBLIC)
     if authority:
-        write_file(directory / ANCHOR_KEY_FILE, authority.private_pem(), PRIVATE)
+        write_atomically(directory / ANCHOR_KEY_FILE, authority.private_pem())
     dump_federation(checked, directory / FEDERATION_FILE)
     return checked
 
@@ -161,8 +139,8 @@ def dump_federation(federation: Federation, path: Path) -> None:
     """
     _check(federation, path)
     if federation.anchor:
-        write_file(path.parent / ANCHOR_FILE, federation.anchor, PUBLIC)
-    write_file(path, _federation_text(federation).encode(), PUBLIC)
+        write_atomically(path.parent / ANCHOR_FILE, federation.anchor, mode=PUBLIC)
+    write_atomically(path, _federation_text(federation).encode(), mode=PUBLIC)
 
 
 def _check(federation: Federation, path: Path) -> Federation:
@@ -200,152 +178,6 @@ def _free_ports(directory: Path, host: str, count: int) -> list[int]:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-# --- keys and certificates --------------------------------------------------------------------------------------------
-
-
-class CertificateAuthority:
-    """A federation's own CA. Its certificate is the anchor that nodes pin; its key is needed only to enrol."""
-
-    def __init__(self, federation: str) -> None:
-        """Make a new key and a certificate that can sign nodes and no other CAs."""
-        self._key = ec.generate_private_key(ec.SECP256R1())  # gRPC's TLS library takes no Ed25519 certificates
-        subject = x509.Name(
-            [
-                x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, federation[:64]),
-                x509.NameAttribute(x509.NameOID.COMMON_NAME, "silomix federation CA"),
-            ]
-        )
-        now = datetime.now(UTC)
-        self._certificate = (
-            _blank(subject, subject, self._key.public_key(), now, ANCHOR_DAYS)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(sign_certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, SHA256())
-        )
-
-    @classmethod
-    def load(cls, directory: Path) -> "CertificateAuthority":
-        """Take up the CA of a federation that `init` has written, to certify one more."""
-        authority = cls.__new__(cls)
-        key = load_pem_private_key((directory / ANCHOR_KEY_FILE).read_bytes(), password=None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigError(directory / ANCHOR_KEY_FILE, "", "is not a key that `silomix init` makes")
-        authority._key = key
-        authority._certificate = x509.load_pem_x509_certificate((directory / ANCHOR_FILE).read_bytes())
-        return authority
-
-    @property
-    def anchor(self) -> bytes:
-        """The certificate as PEM: what the federation file refers to."""
-        return self._certificate.public_bytes(Encoding.PEM)
-
-    def private_pem(self) -> bytes:
-        """Return the private key as PEM, to be kept where no node runs."""
-        return private_pem(self._key)
-
-    def issue(self, name: str, public: ec.EllipticCurvePublicKey, hosts: Iterable[str] = ()) -> bytes:
-        """Certify a node by its name on the roster, as a client and as a server, also for where it is reached."""
-        alternatives: list[x509.GeneralName] = [
-            x509.DNSName(name),
-            x509.DNSName("localhost"),
-            x509.IPAddress(IPv4Address("127.0.0.1")),
-        ]
-        for host in hosts:
-            if (alternative := _general_name(host)) not in alternatives:
-                alternatives.append(alternative)
-        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        return (
-            _blank(subject, self._certificate.subject, public, datetime.now(UTC), CERTIFICATE_DAYS)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(sign_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, SHA256())
-            .public_bytes(Encoding.PEM)
-        )
-
-
-def _blank(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, days: int
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
-    )
-
-
-def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not sign_certificates,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def private_pem(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
-    """Write a private key as PEM, without a passphrase: the file's mode protects it."""
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def peer_name_from_cert(auth_context: Mapping[str, Iterable[bytes]]) -> str:
-    """Return the name in the certificate of a gRPC peer, from the context's `auth_context()`, or refuse the peer.
-
-    The CA vouches for the common name, and it counts only if it is a DNS name of the certificate too. It says which
-    node this is, not that the node is on the roster: `Federation.member` says that.
-    """
-    common = list(auth_context.get("x509_common_name", ()))
-    found = ", ".join(repr(value) for value in common) or "none"
-    if len(common) == 1 and common[0] in auth_context.get("x509_subject_alternative_name", ()):
-        try:
-            name: str = NAME.parse(common[0].decode("ascii"))
-        except ValueError:
-            pass
-        else:
-            return name
-    raise PeerFault(
-        Reason.UNKNOWN_PEER, f"the peer's certificate does not name a node (common name: {found})", found=found
-    )
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def write_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a file whole or not at all, with its mode from the first byte: a key is never readable for a moment."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _federation_text(federation: Federation) -> str:

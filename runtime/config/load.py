@@ -4,73 +4,34 @@ Both are read against tables of the keys that exist, so a typing error is found 
 setting silently fails to act. runtime/config/enrol.py writes both files from the same tables.
 """
 
-import os
-import re
-import stat
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from difflib import get_close_matches
-from enum import StrEnum
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding as KeyEncoding
-from cryptography.hazmat.primitives.serialization import PublicFormat, load_pem_private_key
 
-from silomix.runtime.core.errors import LocalFault, UserError
-from silomix.runtime.core.learning.optimise import Server
-from silomix.runtime.core.numbers.masks import Secret
-from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.protocol.federation import LEAST_COHORT, Federation, Granularity, Member, Policy, UpdateKind
-from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.config.certificates import check_identity, check_tls, read_private
+from silomix.runtime.config.keys import (
+    FEDERATION_KEYS,
+    MEMBER_KEYS,
+    MQTT_KEYS,
+    NODE_KEYS,
+    PLACES,
+    POLICY_KEYS,
+    SILO_KEYS,
+    TLS_KEYS,
+    LogFormat,
+)
+from silomix.runtime.config.kinds import PATH, Key, Role
+from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
+from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.protocol.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
+from silomix.runtime.core.values import Scalar
+from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
 
-FEDERATION_FILE = "federation.toml"
-NODE_FILE = "node.toml"
 LEAST_SILOS = LEAST_COHORT
-MAX_SILOS = 1000
-"""Upper bound of a roster. The protocol is made for up to 100; beyond 1,000 nothing has been measured."""
-MAX_SHUFFLERS = 100
-MAX_PRECISION = 18
-"""Decimal digits that one 64-bit integer holds."""
-MAX_SECONDS = 7 * 24 * 3600
-CHUNK_STEP = 16
-"""Full chunks hold a multiple of this many parameters, so that their planes end on a byte in any width."""
-MAX_CHUNK = 1 << 20
-
-Scalar = str | int | float | bool
-"""What a task option may be: what TOML, JSON and a keyword argument all have."""
-
-
-class ConfigError(UserError):
-    """A file that cannot be used: which one, at which key, and what to do about it."""
-
-    def __init__(self, file: Path, key: str, problem: str) -> None:
-        """The key is a dotted path, or empty if the file as a whole is at fault."""
-        super().__init__(f"{file}: {key}: {problem}" if key else f"{file}: {problem}")
-        self.file = file
-        self.key = key
-        self.problem = problem
-
-
-class Role(StrEnum):
-    """What a node does in its federation; the roster must say the same."""
-
-    AGGREGATOR = "aggregator"
-    SHUFFLER = "shuffler"
-    SILO = "silo"
-
-
-class LogFormat(StrEnum):
-    """Whom the log is for: a person at a terminal, or a collector."""
-
-    CONSOLE = "console"
-    JSON = "json"
 
 
 @dataclass(frozen=True)
@@ -118,380 +79,27 @@ class NodeConfig:
     mqtt: Broker | None
 
     @property
+    def state(self) -> State:
+        """Where each thing lies that the node keeps."""
+        return State(self.directory)
+
+    @property
     def options(self) -> dict[str, Scalar]:
         """The arguments of this silo's task: what the federation agreed on, overridden by the silo's own."""
         return {**self.federation.policy.task_options, **self.task_options}
 
 
-# --- what a value may be ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a value may be: in words, for messages and comments, and as a function that raises ValueError."""
-
-    allowed: str
-    parse: Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key that a file may have: its kind, what it is for, and who has it."""
-
-    kind: Kind
-    what: str
-    default: Any = None
-    required: bool = False
-    roles: tuple[Role, ...] = tuple(Role)
-
-
-def _whole(low: int, high: int, step: int = 1) -> Kind:
-    def parse(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high or value % step:
-            raise ValueError
-        return value
-
-    return Kind(f"a {f'multiple of {step}' if step > 1 else 'whole number'} from {low} to {high}", parse)
-
-
-def _number(allowed: str, holds: Callable[[float], bool]) -> Kind:
-    def parse(value: Any) -> float:
-        # A whole number becomes a float: 1 and 1.0 are the same policy and must have the same digest.
-        if type(value) not in (int, float) or not isfinite(value) or not holds(value):
-            raise ValueError
-        return float(value)
-
-    return Kind(allowed, parse)
-
-
-def _one_of(words: type[StrEnum]) -> Kind:
-    return Kind("one of " + ", ".join(f'"{word}"' for word in words), words)
-
-
-def _text(allowed: str, pattern: str = ".+", refused: tuple[str, ...] = ()) -> Kind:
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII) or value in refused:
-            raise ValueError
-        return value
-
-    return Kind(allowed, parse)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _hex_key(value: Any) -> bytes:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{64}", value):
-        raise ValueError
-    return bytes.fromhex(value)
-
-
-def _address(value: Any) -> str:
-    match = isinstance(value, str) and re.fullmatch(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", value)
-    if not match or not 0 < int(match[1]) < 1 << 16:
-        raise ValueError
-    return match[0]
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(set(map(str, value))) < len(value):
-        raise ValueError
-    return tuple(NAME.parse(name) for name in value)
-
-
-def _options(value: Any) -> dict[str, Scalar]:
-    if not isinstance(value, dict):
-        raise ValueError
-    for name, option in value.items():
-        if not name.isidentifier() or type(option) not in (str, int, float, bool):
-            raise ValueError
-        if not isinstance(option, str) and not (isfinite(option) and abs(option) < 1 << 63):
-            raise ValueError
-    return dict(value)
-
-
-def _raw(kind: type) -> Callable[[Any], Any]:
-    def parse(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise ValueError
-        return value
-
-    return parse
-
-
-# A name is a DNS name in the node's certificate. Every certificate is good for localhost, so nobody is called that.
-NAME = _text(
-    '1 to 63 of a-z, 0-9 and "-", neither first nor last a "-", and not "localhost"',
-    "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?",
-    refused=("localhost",),
-)
-NAMES = Kind("a list of names, none twice", _names)
-PATH = _text("a path, relative to this file", r"[^\x00-\x1f]+")
-ADDRESS = Kind('host:port, such as "10.0.0.5:7000", "hop.example.org:7000" or "[::1]:7000"', _address)
-PUBLIC_KEY = Kind("an Ed25519 public key, 32 bytes as 64 hex digits", _hex_key)
-FLAG = Kind("true or false", _flag)
-SECONDS = _whole(1, MAX_SECONDS)
-SHARE = _number("a number above 0 and at most 1", lambda x: 0 < x <= 1)
-POSITIVE = _number("a finite number above 0", lambda x: x > 0)
-FADING = _number("a number from 0 to below 1", lambda x: 0 <= x < 1)
-LIMIT = _number("a finite number from 0", lambda x: x >= 0)
-OPTIONS = Kind("a table of names with strings, booleans or numbers below 2^63", _options)
-TABLE = Kind("a table", _raw(dict))
-TABLES = Kind("an array of tables", _raw(list))
-GROUP = Kind(
-    f"0, or a whole number from {LEAST_COHORT} to {MAX_SILOS}",
-    lambda value: _whole(LEAST_COHORT, MAX_SILOS).parse(value) if value or type(value) is not int else 0,
-)
-
-# --- the keys that exist ----------------------------------------------------------------------------------------------
-
-FEDERATION_KEYS: Mapping[str, Key] = {
-    "name": Key(NAME, "Name of the federation.", required=True),
-    "tls": Key(TABLE, "What nodes trust each other's certificates by.", required=True),
-    "policy": Key(TABLE, "What the owners agreed on.", required=True),
-    "aggregator": Key(TABLE, "Announces rounds and decodes sums.", required=True),
-    "shufflers": Key(TABLES, "The pool of hops, in the order in which bodies pass them.", required=True),
-    "silos": Key(TABLES, "The roster: who may train.", required=True),
-}
-
-TLS_KEYS: Mapping[str, Key] = {
-    "anchor": Key(PATH, "Certificates of the CAs that vouch for nodes, PEM. Its bytes are part of the digest."),
-    "insecure": Key(FLAG, "true for a federation without TLS: for trials on one machine only.", default=False),
-}
-
-MEMBER_KEYS: Mapping[str, Key] = {
-    "name": Key(NAME, "Also the common name of the node's certificate.", required=True),
-    "key": Key(PUBLIC_KEY, "Signs what the node says.", required=True),
-    "address": Key(ADDRESS, "Where others reach the node.", required=True),
-}
-
-SILO_KEYS: Mapping[str, Key] = {name: key for name, key in MEMBER_KEYS.items() if name != "address"}
-
-POLICY_KEYS: Mapping[str, Key] = {
-    "task": Key(
-        _text('"package.module:factory"', r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"), "What silos train: a Python factory."
-    ),
-    "rounds": Key(_whole(1, 1_000_000), "Rounds until the federation is done."),
-    "precision": Key(
-        _whole(1, MAX_PRECISION), "Decimal digits kept of a value within its bound. The int8 quantiser ignores it."
-    ),
-    "quantiser": Key(_one_of(Quantiser), "How a value becomes an integer: by decimal digits, or as one signed byte."),
-    "encoding": Key(
-        _one_of(Encoding),
-        "How moduli are chosen: for the fewest packed bits (counts), or as the paper's Alg. 1 or its tables have it.",
-    ),
-    "level": Key(
-        _one_of(Level),
-        "Whom a silo has to trust: every hop (trusted), or one hop that keeps to the protocol (semi-honest). "
-        "Level malicious is not available yet.",
-    ),
-    "update": Key(_one_of(UpdateKind), "What a silo sends: the change to the global model, or its trained weights."),
-    "bound": Key(
-        _number("a finite number above 0", lambda x: x > 0), "Magnitude that values are scaled by and clipped to."
-    ),
-    "weight_levels": Key(
-        _whole(1, 1_000_000), "1 for the plain mean; W > 1 weighs a silo by its examples, at most W, untold."
-    ),
-    "headroom": Key(_whole(0, 64), "Bits of range beyond the largest honest sum, so that an overflow shows."),
-    "granularity": Key(
-        _one_of(Granularity),
-        "What leaves the chain. Only sum protects; the others are what the paper compares with, at level trusted.",
-    ),
-    "minimum_cohort": Key(
-        GROUP, "Silos that a released sum holds at least; 0 for a majority of the roster. Every hop counts for itself."
-    ),
-    "cohort_step": Key(
-        _whole(0, MAX_SILOS),
-        "Silos by which two successive cohorts differ at least, if they differ at all; 0 for any difference. A step "
-        "keeps the difference of two sums from being one silo's, and costs rounds when a single silo is missing.",
-    ),
-    "quorum": Key(SHARE, "Share of the invited silos that closes the cohort before the deadline."),
-    "minimum_hops": Key(
-        _whole(0, MAX_SHUFFLERS),
-        "Hops that a chain has at least; 0 for the whole pool. With m of p hops a round holds against 2m - p - 1 that "
-        "collude with the aggregator.",
-    ),
-    "deadline_s": Key(SECONDS, "Seconds that silos have to train and submit, from the announcement."),
-    "release_s": Key(SECONDS, "Seconds that the chain has to deliver after the cohort has closed."),
-    "attempts": Key(_whole(1, 100), "Tries at a round before it is abandoned."),
-    "group_size": Key(GROUP, "Silos per group if one sum per group leaves the chain; 0 for one sum over all."),
-    "subsample": Key(SHARE, "Share of the roster that is invited to a round."),
-    "chunk_parameters": Key(_whole(CHUNK_STEP, MAX_CHUNK, CHUNK_STEP), "Parameters in one chunk of a body."),
-    "server": Key(
-        _one_of(Server),
-        "How the next model is made of a round's mean: the mean itself, or a step of momentum, adam or yogi along it.",
-    ),
-    "server_lr": Key(POSITIVE, "Rate of the server's step; 1 takes the mean as it is."),
-    "server_momentum": Key(FADING, "What is kept of the last direction, for momentum, adam and yogi."),
-    "server_beta2": Key(FADING, "What is kept of the last scale, for adam and yogi."),
-    "server_epsilon": Key(POSITIVE, "Keeps the steps of adam and yogi finite."),
-    "clip_norm": Key(LIMIT, "Largest Euclidean norm of a silo's update, a longer one is scaled down; 0 for no limit."),
-    "noise_multiplier": Key(
-        LIMIT, "Noise in a sum, as a multiple of clip_norm: differential privacy for whole silos. 0 for none."
-    ),
-    "task_options": Key(OPTIONS, "Arguments of the factory, the same at every silo."),
-}
-
-_SERVERS = (Role.AGGREGATOR, Role.SHUFFLER)
-
-NODE_KEYS: Mapping[str, Key] = {
-    "role": Key(_one_of(Role), "What this node is.", required=True),
-    "name": Key(NAME, "Its name in the federation file.", required=True),
-    "federation": Key(PATH, "This node's own copy of the federation file.", required=True),
-    "directory": Key(PATH, "Where it keeps its state: a disk that survives restarts and is never backed up.", "state"),
-    "identity": Key(PATH, "Ed25519 private key, PEM, mode 600.", "identity.key"),
-    "certificate": Key(PATH, "TLS certificate, PEM, with the node's name as its common name and as a DNS name."),
-    "key": Key(PATH, "Private key of the certificate, PEM, mode 600."),
-    "insecure": Key(FLAG, "true to go without TLS, if the federation file says so too.", default=False),
-    "listen": Key(ADDRESS, "Where to listen, if that is not the address on the roster.", roles=_SERVERS),
-    "metrics_port": Key(_whole(0, 65535), "Port of the Prometheus metrics; 0 for none.", default=0),
-    "metrics_host": Key(
-        _text("an address of this host"), "Address of the metrics; 0.0.0.0 for all networks.", default="127.0.0.1"
-    ),
-    "metrics_training": Key(
-        FLAG,
-        "true to show this silo's loss, accuracy and sample counts on its own metrics port. They help an attacker.",
-        default=False,
-        roles=(Role.SILO,),
-    ),
-    "required_hops": Key(
-        NAMES, "Shufflers without which this silo does not submit: its own.", default=(), roles=(Role.SILO,)
-    ),
-    "capture": Key(PATH, "Where to record what this node sees, for an audit. Attack material."),
-    "log": Key(_one_of(LogFormat), "For a person or for a collector.", default=LogFormat.CONSOLE),
-    "initial_model": Key(PATH, "Model to begin with, safetensors.", roles=(Role.AGGREGATOR,)),
-    "evaluate": Key(
-        FLAG,
-        "true to measure each global model here. The task must be installed, and has a test set of its own.",
-        default=False,
-        roles=(Role.AGGREGATOR,),
-    ),
-    "keep_updates": Key(
-        FLAG,
-        "true to keep this silo's updates in clear beside its state, to compare with what came of them. For tests.",
-        default=False,
-        roles=(Role.SILO,),
-    ),
-    "linger": Key(
-        FLAG,
-        "true to stay when all rounds are done, until told to stop: for schedulers that start again whatever ends.",
-        default=False,
-        roles=(Role.AGGREGATOR, Role.SILO),
-    ),
-    "task_options": Key(OPTIONS, "Arguments of the task for this silo alone.", default={}, roles=(Role.SILO,)),
-    "mqtt": Key(TABLE, "MQTT broker that hears of presence, rounds and refusals. Without this table, nobody does."),
-}
-
-MQTT_KEYS: Mapping[str, Key] = {
-    "host": Key(_text("a host name or an address", r"[A-Za-z0-9.:-]+"), "Where the broker is.", required=True),
-    "port": Key(_whole(1, 65535), "Its port.", default=8883),
-    "tls": Key(FLAG, "false to speak in clear, as to a broker on this host.", default=True),
-    "anchor": Key(PATH, "Certificates that vouch for the broker, PEM, if those of the federation do not."),
-    "certificate": Key(PATH, "Certificate to show to the broker, PEM, if not this node's own."),
-    "key": Key(PATH, "Private key of that certificate, PEM, mode 600."),
-    "username": Key(_text("a name", r"[^\x00-\x1f]*"), "Name to log in with, if certificates do not do.", default=""),
-    "password_file": Key(PATH, "File with the password, mode 600."),
-}
-
-_PLACES = {
-    **dict.fromkeys(TLS_KEYS, "[tls]"),
-    **dict.fromkeys(POLICY_KEYS, "[policy]"),
-    "address": "[aggregator] or [[shufflers]]",
-}
-"""Where a key of the federation file belongs: TOML puts a key under whichever header stands above it."""
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Where:
-    """A table of a file: what its errors name."""
-
-    file: Path
-    table: str = ""
-    places: Mapping[str, str] = field(default_factory=dict)
-
-    def wrong(self, key: str, problem: str) -> ConfigError:
-        return ConfigError(self.file, f"{self.table}.{key}" if self.table else key, problem)
-
-    def under(self, table: str) -> "_Where":
-        return _Where(self.file, table, self.places)
-
-    def take(self, data: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
-        """Check a table's keys and values against those that exist, and fill in defaults."""
-        for name in data:
-            if name not in keys:
-                raise self.wrong(name, f"no such key here; {self._hint(name, keys)}")
-        values = {}
-        for name, key in keys.items():
-            if name not in data:
-                if key.required:
-                    raise self.wrong(name, f"missing; give {key.kind.allowed}")
-                values[name] = key.default
-                continue
-            try:
-                values[name] = key.kind.parse(data[name])
-            except (ValueError, OverflowError):
-                raise self.wrong(name, f"found {_show(data[name])}; give {key.kind.allowed}") from None
-        return values
-
-    def _hint(self, name: str, keys: Iterable[str]) -> str:
-        if place := self.places.get(name):
-            return f"it belongs in {place}"
-        if near := get_close_matches(name.lower(), keys, 1):
-            return f'did you mean "{near[0]}"?'
-        if near := get_close_matches(name.lower(), self.places, 1):
-            return f'did you mean "{near[0]}" in {self.places[near[0]]}?'
-        return f"known are {', '.join(keys)}"
-
-
-def _show(value: object) -> str:
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"a number of {value.bit_length()} bits"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None
-
-
-def _parse(text: str, file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number or a nesting that Python will not read
-        raise ConfigError(file, "", f"is not TOML: {error}") from None
-
-
-def _decode(raw: bytes, file: Path) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(file, "", f"is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-
-
 def load_federation(path: Path) -> Federation:
     """Read and check a federation file, or a directory's; nothing of it is taken on trust, nor learned later."""
     file = path / FEDERATION_FILE if path.is_dir() else path
-    return parse_federation(_decode(_read(file), file), file)
+    return parse_federation(read_text(file), file)
 
 
-def parse_federation(text: str, file: Path, anchor: bytes | None = None) -> Federation:
+def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> Federation:
     """Check the text of a federation file; the anchor is read from beside the file unless it is given."""
-    where = _Where(file, places=_PLACES)
-    top = where.take(_parse(text, file), FEDERATION_KEYS)
-    defaults = Policy()
-    policy_keys = {name: Key(key.kind, key.what, default=getattr(defaults, name)) for name, key in POLICY_KEYS.items()}
-    policy = Policy(**where.under("policy").take(top["policy"], policy_keys))
+    where = Where(file, places=PLACES)
+    top = where.take(parse(content, file), FEDERATION_KEYS)
+    policy = Policy(**where.under("policy").take(top["policy"], POLICY_KEYS))
     federation = Federation(
         name=top["name"],
         aggregator=Member(**where.under("aggregator").take(top["aggregator"], MEMBER_KEYS)),
@@ -501,30 +109,31 @@ def parse_federation(text: str, file: Path, anchor: bytes | None = None) -> Fede
         anchor=_anchor(where.under("tls"), top["tls"], anchor),
     )
     _check_roster(where, federation)
-    _check_policy(where.under("policy"), federation)
+    if conflict := federation.conflict():
+        raise where.under("policy").wrong(*conflict)
     return federation
 
 
-def _members(where: _Where, table: str, rows: list[Any], keys: Mapping[str, Key]) -> tuple[Member, ...]:
+def _members(where: Where, table: str, rows: list[Any], keys: Mapping[str, Key]) -> tuple[Member, ...]:
     members = []
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise where.wrong(f"{table}[{i}]", f"found {_show(row)}; give a table")
+            raise where.wrong(f"{table}[{i}]", f"found {show(row)}; give a table")
         members.append(Member(**where.under(f"{table}[{i}]").take(row, keys)))
     return tuple(members)
 
 
-def _anchor(where: _Where, data: Mapping[str, Any], given: bytes | None) -> bytes:
+def _anchor(where: Where, data: Mapping[str, Any], given: bytes | None) -> bytes:
     tls = where.take(data, TLS_KEYS)
     if tls["insecure"]:
         if tls["anchor"] is not None:
             raise where.wrong("insecure", "found true beside an anchor; keep one of the two")
         return b""
     if tls["anchor"] is None:
-        raise where.wrong("anchor", 'missing; give the CA\'s file, such as "ca.pem", or say insecure = true')
+        raise where.wrong("anchor", f'missing; give the CA\'s file, such as "{ANCHOR_FILE}", or say insecure = true')
     file = where.file.parent / tls["anchor"]
     try:
-        raw = _read(file) if given is None else given
+        raw = read(file) if given is None else given
         x509.load_pem_x509_certificates(raw)
     except ConfigError as error:
         raise where.wrong("anchor", str(error)) from None
@@ -533,7 +142,7 @@ def _anchor(where: _Where, data: Mapping[str, Any], given: bytes | None) -> byte
     return raw
 
 
-def _check_roster(where: _Where, federation: Federation) -> None:
+def _check_roster(where: Where, federation: Federation) -> None:
     tables = [("aggregator", federation.aggregator)]
     tables += [(f"shufflers[{i}]", member) for i, member in enumerate(federation.shufflers)]
     tables += [(f"silos[{i}]", member) for i, member in enumerate(federation.silos)]
@@ -550,64 +159,13 @@ def _check_roster(where: _Where, federation: Federation) -> None:
             raise where.wrong(table, f"found {found}; give {least} to {most} [[{table}]]")
 
 
-def _check_pool(where: _Where, key: str, hops: Iterable[str], federation: Federation) -> None:
+def _check_pool(where: Where, key: str, hops: Iterable[str], federation: Federation) -> None:
     pool = [member.name for member in federation.shufflers]
     for hop in hops:
         if hop not in pool:
             near = get_close_matches(hop, pool, 1)
-            hint = f'did you mean "{near[0]}"?' if near else f"there are {_show(pool)}"
+            hint = f'did you mean "{near[0]}"?' if near else f"there are {show(pool)}"
             raise where.wrong(key, f"found {hop!r}, which is not the name of one of the [[shufflers]]; {hint}")
-
-
-def _check_policy(where: _Where, federation: Federation) -> None:
-    """Check what one key alone cannot tell."""
-    policy, silos = federation.policy, len(federation.silos)
-    if problem := federation.chain_rule.problem:
-        raise where.wrong("minimum_hops", f"found {policy.minimum_hops}: {problem}; give 0 for the whole pool")
-    if policy.level is Level.MALICIOUS:
-        raise where.wrong("level", 'found "malicious", which is not available yet; give "semi-honest" or "trusted"')
-    if policy.minimum_cohort > silos:
-        raise where.wrong(
-            "minimum_cohort", f"found {policy.minimum_cohort}; give at most {silos}, the number of [[silos]]"
-        )
-    invited, least = round(policy.subsample * silos, 9), federation.minimum_cohort
-    if invited < least:
-        raise where.wrong(
-            "subsample",
-            f"found {policy.subsample}, which invites {invited:g} of {silos} silos; give at least "
-            f"{least / silos:g}, so that policy.minimum_cohort = {least} can be met",
-        )
-    if policy.group_size > invited:
-        raise where.wrong("group_size", f"found {policy.group_size}; a round invites {invited:g} silos, give no more")
-    if policy.granularity is not Granularity.SUM:
-        if policy.level is not Level.TRUSTED:
-            raise where.wrong(
-                "granularity",
-                f'found "{policy.granularity}" at level "{policy.level}"; give "sum", or policy.level = "trusted": '
-                "the others are baselines for comparison, and protect nobody",
-            )
-        if policy.group_size:
-            raise where.wrong("group_size", f'found {policy.group_size}; give 0 unless granularity is "sum"')
-        unary = policy.granularity is Granularity.UNARY
-        if unary and policy.encoding is Encoding.COUNTS:
-            raise where.wrong("encoding", 'found "counts"; granularity "unary" takes "unary" or "first-primes"')
-        if not unary and policy.weight_levels > 1:
-            raise where.wrong(
-                "weight_levels",
-                f'found {policy.weight_levels}; give 1 with granularity "{policy.granularity}": plain values have no '
-                "place for a weight",
-            )
-    if conflict := policy.conflict():
-        raise where.wrong(*conflict)
-    try:
-        _ = federation.plan
-    except LocalFault as fault:
-        raise where.wrong(
-            "precision",
-            f"no plan holds with policy.precision = {policy.precision}, policy.weight_levels = "
-            f"{policy.weight_levels}, policy.headroom = {policy.headroom} and {silos} silos: {fault.message} "
-            "(r is policy.precision, n_max the number of silos)",
-        ) from None
 
 
 def load_node(path: Path) -> NodeConfig:
@@ -616,8 +174,8 @@ def load_node(path: Path) -> NodeConfig:
     What would fail at the first handshake or the first signature fails here, with the file's name.
     """
     file = path / NODE_FILE if path.is_dir() else path
-    where = _Where(file)
-    data = _parse(_decode(_read(file), file), file)
+    where = Where(file)
+    data = parse(read_text(file), file)
     values = where.take(data, NODE_KEYS)
     role: Role = values["role"]
     for name in data:
@@ -635,14 +193,14 @@ def load_node(path: Path) -> NodeConfig:
         raise where.wrong("federation", str(error)) from None
     member = _own_entry(where, role, values["name"], federation)
     _check_pool(where, "required_hops", values["required_hops"], federation)
-    _check_identity(where, values["identity"], member)
-    _check_tls(where, values, federation)
+    check_identity(where, values["identity"], member)
+    check_tls(where, values, federation)
     if values["mqtt"] is not None:
         values["mqtt"] = _broker(where.under("mqtt"), values["mqtt"], values, federation)
     return NodeConfig(**{**values, "federation": federation, "listen": values["listen"] or member.address})
 
 
-def _own_entry(where: _Where, role: Role, name: str, federation: Federation) -> Member:
+def _own_entry(where: Where, role: Role, name: str, federation: Federation) -> Member:
     rosters = {
         Role.AGGREGATOR: (federation.aggregator,),
         Role.SHUFFLER: federation.shufflers,
@@ -659,77 +217,7 @@ def _own_entry(where: _Where, role: Role, name: str, federation: Federation) -> 
     raise where.wrong("name", f"found {name!r}, which the federation file does not list; {hint}")
 
 
-# --- keys and certificates --------------------------------------------------------------------------------------------
-
-
-def load_identity(path: Path) -> Secret:
-    """Read a node's Ed25519 private key, and refuse one that others on this machine could read."""
-    try:
-        key = load_pem_private_key(_read_private(path), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(path, "", "is not an Ed25519 private key; give PEM (PKCS 8) without a passphrase")
-    return Secret(key.private_bytes_raw())
-
-
-def _read_private(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-            if mode & 0o077:
-                raise ConfigError(path, "", f"is open to others (mode {mode:o}): run chmod 600 {path}")
-            return stream.read()
-    except OSError as error:
-        raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None
-
-
-def _check_identity(where: _Where, path: Path, member: Member) -> None:
-    try:
-        found = Identity(member.name, load_identity(path)).public
-    except ConfigError as error:
-        raise where.wrong("identity", str(error)) from None
-    if found != member.key:
-        raise where.wrong(
-            "identity",
-            f"{path} has the public key {found.hex()}, and the federation file lists {member.key.hex()} for "
-            f"{member.name}; give the key that belongs to this entry, or have the owners change the entry",
-        )
-
-
-def _check_tls(where: _Where, values: Mapping[str, Any], federation: Federation) -> None:
-    insecure, name = values["insecure"], values["name"]
-    if insecure == bool(federation.anchor):
-        other = "has a TLS anchor" if federation.anchor else "says tls.insecure = true"
-        raise where.wrong("insecure", f"found {_show(insecure)}, and the federation file {other}; they must agree")
-    for key in ("certificate", "key"):
-        if insecure and values[key] is not None:
-            raise where.wrong(key, "found a path beside insecure = true; keep one of the two")
-        if not insecure and values[key] is None:
-            raise where.wrong(key, f"missing; give {PATH.allowed}")
-    if insecure:
-        return
-    try:
-        private = load_pem_private_key(_read_private(values["key"]), password=None)
-    except ConfigError as error:
-        raise where.wrong("key", str(error)) from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        problem = f"{values['key']} is not a private key; give PEM without a passphrase"
-        raise where.wrong("key", problem) from None
-    try:
-        chain = x509.load_pem_x509_certificates(_read(values["certificate"]))
-    except ConfigError as error:
-        raise where.wrong("certificate", str(error)) from None
-    except ValueError:
-        raise where.wrong("certificate", f"{values['certificate']} holds no certificates; give a PEM file") from None
-    form = KeyEncoding.DER, PublicFormat.SubjectPublicKeyInfo
-    if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
-        raise where.wrong("key", f"{values['key']} does not belong to {values['certificate']}; give the one that does")
-    if problem := _certificate_problem(chain, name, federation.anchor):
-        raise where.wrong("certificate", f"{values['certificate']} {problem}")
-
-
-def _broker(where: _Where, data: Mapping[str, Any], node: Mapping[str, Any], federation: Federation) -> Broker:
+def _broker(where: Where, data: Mapping[str, Any], node: Mapping[str, Any], federation: Federation) -> Broker:
     """Check how a broker is reached: what would fail at the first connection fails when the node starts."""
     values = where.take(data, MQTT_KEYS)
     for name in ("anchor", "certificate", "key", "password_file"):
@@ -751,31 +239,10 @@ def _broker(where: _Where, data: Mapping[str, Any], node: Mapping[str, Any], fed
         if not values["tls"] and values["host"] not in ("localhost", "127.0.0.1", "::1"):
             raise where.wrong("tls", "found false; a password does not leave this host in clear")
         try:
-            _read_private(values["password_file"])
+            read_private(values["password_file"])
         except ConfigError as error:
             raise where.wrong("password_file", str(error)) from None
     for name in ("anchor", "certificate", "key"):
         if values[name] is not None and not values[name].is_file():
             raise where.wrong(name, f"{values[name]} is not there")
     return Broker(**values)
-
-
-def _certificate_problem(chain: list[x509.Certificate], name: str, anchor: bytes) -> str:
-    leaf = chain[0]
-    common = [attribute.value for attribute in leaf.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
-    try:
-        sans = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        dns = sans.get_values_for_type(x509.DNSName)
-    except x509.ExtensionNotFound:
-        dns = []
-    if common != [name] or name not in dns:
-        return f"is for {common} and the DNS names {dns}; give one with the common name and the DNS name {name}"
-    if leaf.not_valid_after_utc < datetime.now(UTC):
-        return f"ran out on {leaf.not_valid_after_utc:%Y-%m-%d}; have the federation's CA issue a new one"
-    for root in x509.load_pem_x509_certificates(anchor):
-        try:
-            chain[-1].verify_directly_issued_by(root)
-        except (ValueError, TypeError, InvalidSignature):
-            continue
-        return ""
-    return "was not issued by the federation's anchor; have that CA issue one"

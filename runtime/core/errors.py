@@ -40,6 +40,7 @@ class Reason(StrEnum):
     COHORT_STEP = "cohort_step"
     ALREADY_RELEASED = "already_released"
     BUSY = "busy"
+    TOO_SLOW = "too_slow"
     # A body.
     BODY_CONFLICT = "body_conflict"
     WRONG_SEQUENCE = "wrong_sequence"

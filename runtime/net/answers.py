@@ -1,13 +1,26 @@
 """What each reason for a refusal becomes on the wire: a gRPC status, and whether whoever was refused may try again.
 
-Every reason stands here, and a test holds the table to the enumeration.
+Every reason stands here, and a test holds the table to the enumeration. The status's message starts with the reason, so
+a `PeerFault` raised on one side is the same `PeerFault` on the other.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from silomix.runtime.core.errors import Reason
+from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.core.protocol.messages import Accusation
+from silomix.runtime.net.limits import TEXT_BYTES
+from silomix.runtime.net.wire import read_evidence, write_evidence
+from silomix.v1 import body_pb2
+
+ABOUT = "silomix-about"
+"""Metadata of a refusal: the member whose fault it is."""
+
+EVIDENCE = "silomix-evidence-bin"
+"""Metadata of a refusal: the proof that a silo sealed garbage."""
 
 _BAD = grpc.StatusCode.INVALID_ARGUMENT
 _DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -53,6 +66,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.COHORT_STEP: Answer(_STATE),
     Reason.ALREADY_RELEASED: Answer(_EXISTS),
     Reason.BUSY: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, again=True),
+    Reason.TOO_SLOW: Answer(grpc.StatusCode.DEADLINE_EXCEEDED, again=True),
     # A body.
     Reason.BODY_CONFLICT: Answer(_EXISTS),
     Reason.WRONG_SEQUENCE: Answer(_BAD),
@@ -68,3 +82,48 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.SHARE_MISMATCH: Answer(_STATE),
     Reason.TAMPERED: Answer(_STATE),
 }
+
+
+async def refuse(context: grpc.aio.ServicerContext[Any, Any], fault: Fault) -> None:
+    """End a call with a fault's reason and sentence, the name of whose fault it is, and any evidence."""
+    peer = str(fault.details.get("peer", ""))
+    trailing: list[tuple[str, str | bytes]] = []
+    if peer and peer.isascii() and peer.isprintable():
+        trailing.append((ABOUT, peer[:TEXT_BYTES]))
+    if isinstance(fault, Accusation):
+        trailing.append((EVIDENCE, write_evidence(fault.evidence).SerializeToString()))
+    await context.abort(ANSWERS[fault.reason].status, f"{fault.reason}: {fault.message[:TEXT_BYTES]}", tuple(trailing))
+
+
+def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
+    """Return the peer's reason for a failed call, or nothing if the call failed for want of a connection or time.
+
+    All of it is the peer's word: what cannot be read is passed over, and nothing is longer than a sentence.
+    """
+    reason, _, message = (error.details() or "").partition(": ")
+    trailing = dict(error.trailing_metadata() or ())
+    about, evidence = trailing.get(ABOUT), trailing.get(EVIDENCE)
+    if reason == Reason.SEAL_BROKEN and isinstance(evidence, bytes):
+        try:
+            return Accusation(read_evidence(body_pb2.Evidence.FromString(evidence)))
+        except (DecodeError, PeerFault):
+            return PeerFault(Reason.FALSE_EVIDENCE, "what came as evidence cannot be read")
+    try:
+        found = Reason(reason)
+    except ValueError:
+        return None
+    return PeerFault(found, message[:TEXT_BYTES], **({"peer": str(about)[:TEXT_BYTES]} if about else {}))
+
+
+def transient(error: grpc.aio.AioRpcError) -> bool:
+    """Whether to call again: the peer was busy, or not there, or not fast enough, and refused nothing."""
+    fault = fault_of(error)
+    if fault is not None:
+        return ANSWERS[fault.reason].again
+    return error.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    )

@@ -2,12 +2,15 @@
 
 Nearly all that travels is chunks, and protobuf would copy each of them three times on its way out and twice on its way
 in. A chunk has one shape, so its frame is written here in one copy, and read as views of the message. What comes
-in another shape (fields in another order, say) is left to protobuf, which knows them all.
+in another shape (fields in another order, say) is no chunk.
+
+A frame is one field, which says of which kind it is: that is read here too, before anything is parsed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.v1 import body_pb2, services_pb2
 
 BODY = body_pb2.Frame.DESCRIPTOR.fields_by_name["chunk"].number
@@ -49,23 +52,39 @@ def chunk_frame(field: int, index: int, first: int, planes: Sequence[bytes | mem
     return b"".join([bytes([field << 3 | 2]) + _varint(size), *parts])
 
 
-def read_chunk(field: int, raw: bytes) -> ChunkFrame | None:
-    """Read a frame that holds a chunk and is written as above; None if it is anything else."""
-    if not raw or raw[0] != field << 3 | 2:
-        return None
+def only_field(raw: bytes) -> int:
+    """Return the number of the one field that a frame holds; 0 if it holds none, or more, or something else."""
+    if not raw or raw[0] & 7 != 2 or raw[0] & 0x80:
+        return 0
     try:
         size, at = _read_varint(raw, 1)
-        if at + size != len(raw):
-            return None
+    except IndexError:
+        return 0
+    return raw[0] >> 3 if at + size == len(raw) else 0
+
+
+def read_chunk(field: int, raw: bytes, most: int) -> ChunkFrame | None:
+    """Read a frame that holds a chunk and is written as above; None if it is anything else.
+
+    One with more planes than `most` is refused while they are counted: a plane may be empty, and four million of those
+    fit into a message that is not a long one.
+    """
+    if field == 0 or only_field(raw) != field:
+        return None
+    try:
+        _, at = _read_varint(raw, 1)
         index = first = 0
-        if raw[at] == _INDEX[0]:
+        if raw[at : at + 1] == _INDEX:
             index, at = _read_varint(raw, at + 1)
-        if raw[at] == _FIRST[0]:
+        if raw[at : at + 1] == _FIRST:
             first, at = _read_varint(raw, at + 1)
-        view, planes = memoryview(raw), []
+        view = memoryview(raw)
+        planes: list[memoryview] = []
         while at < len(raw):
             if raw[at] != _PLANE[0]:
                 return None
+            if len(planes) == most:
+                raise PeerFault(Reason.WRONG_LENGTH, f"a chunk has more planes than {most}", expected=most)
             size, at = _read_varint(raw, at + 1)
             if at + size > len(raw):
                 return None

@@ -11,7 +11,6 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.messages import (
     Cohort,
@@ -26,10 +25,10 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
+from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, UpdateKind
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 MAX_DIMENSIONS = 16
-MAX_PARAMETERS = 1 << 40
 MAX_PRECISION = 18
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from silomix.runtime.core.protocol.aggregator import Phase
 from silomix.runtime.core.protocol.messages import Manifest
-from silomix.runtime.net.transport import NOT_OPEN
+from silomix.runtime.net.health import NOT_OPEN
 from silomix.runtime.observe.events import Heard
 
 PROBE_S = 4.0

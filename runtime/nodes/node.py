@@ -7,36 +7,39 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from silomix.runtime.capture.writer import Capture
-from silomix.runtime.config.load import NodeConfig, load_identity
-from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.config.certificates import load_identity
+from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import wire_bits
-from silomix.runtime.core.protocol.federation import Granularity
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Machine, Remember
-from silomix.runtime.net.framing import read_chunk
-from silomix.runtime.net.transport import Context, Tls, caller, channel, metadata, refuse
+from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.net.calls import Context
+from silomix.runtime.net.limits import Limits
+from silomix.runtime.net.lines import Line
+from silomix.runtime.net.transport import Tls, caller, channel, metadata
 from silomix.runtime.observe.events import Events
-from silomix.runtime.observe.log import Log, setup
+from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
 from silomix.runtime.store.journal import Journal
 
 GRACE_S = 5.0
+LOG_EVERY_S = 5.0
+"""Pause between two lines about the same caller, method and reason: whoever floods a node must not fill its disk."""
 RETRY_S = 1.0
 """Pause before a full disk is tried again."""
 WORKERS = min(4, max(2, os.cpu_count() or 1))
 """Threads for kernels, hashing and files: they hold no GIL for long, and the event loop none of their work."""
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")
 
@@ -52,13 +55,14 @@ class Node:
         """Open everything that can fail before anything is served."""
         self.config = config
         self.federation = config.federation
+        self.limits = Limits.of(self.federation)
         self.identity = Identity(config.name, load_identity(config.identity))
         self.tls = tls_of(config)
         setup(str(config.log), config.name)
         self.log = Log(config.name)
         if self.tls is None:
             self.log.warning("NO TLS: anybody on the network can read and forge everything; for experiments only")
-        self.journal = Journal(config.directory / "journal.sqlite")
+        self.journal = Journal(config.state.journal)
         self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
         self.events = Events(config, self.log, self.metrics)
         self.metrics.on_rejected = self.events.refused
@@ -79,6 +83,7 @@ class Node:
         self.stopping = asyncio.Event()
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._refusals = Sparing(LOG_EVERY_S)
         self._stream = 0
 
     async def main(self) -> None:
@@ -179,8 +184,12 @@ class Node:
         """Return the channel to a member, opened once."""
         if name not in self._channels:
             member = self.federation.member(name)
-            self._channels[name] = channel(member.address, name, self.tls)
+            self._channels[name] = channel(member.address, name, self.tls, self.limits.answered)
         return self._channels[name]
+
+    def line(self, name: str) -> Line:
+        """Return what calls a member."""
+        return Line(self.channel_to(name), name, self.metadata, self)
 
     def redial(self, name: str) -> None:
         """Let go of a line that is down, so that the next call dials at once: gRPC would wait by a clock of its own."""
@@ -209,26 +218,41 @@ class Node:
         self._stream += 1
         return self._stream
 
-    def seen(self, direction: str, peer: str, method: str, stream: int, message: Any) -> None:
-        """Count a message's bytes, and record it if this node captures."""
-        self.crossed(direction, peer, method, stream, message.DESCRIPTOR.full_name, message.SerializeToString())
-
     def crossed(self, direction: str, peer: str, method: str, stream: int, kind: str, raw: bytes) -> None:
-        """Count a message that is bytes already, and record it if this node captures."""
+        """Count a message, and record it if this node captures."""
         self.metrics.bytes(direction, self.role_of(peer), len(raw))
         if self.capture is not None:
             self.capture.record(direction, peer, method, stream, (kind, raw))
+
+    def refused(self, method: str, fault: Fault, peer: str, address: str) -> None:
+        """Count a refusal, and log it with the name of whoever called, or with its address if nobody knows the name."""
+        self.metrics.rejected(fault.reason)
+        unsaid = self._refusals.spare((peer, method, fault.reason), self.clock())
+        if unsaid is None:
+            return
+        who = {"peer": peer} if peer else {"address": address}
+        self.log.fault(f"refused {method}", fault, **who, **({"unsaid": unsaid} if unsaid else {}))
+
+    def failed(self, method: str, error: OSError) -> None:
+        """Log that this node could not do its part of a call."""
+        self.log.error(f"{method} failed: {error}")
+
+
+class HeldUpError(OSError):
+    """An earlier decision cannot be remembered yet: what came now was not taken in, and may come again."""
 
 
 class Driver(Node, Generic[Event, Effect]):
     """A node that carries out what a state machine decides: one event at a time, effects in order.
 
     It never changes the machine's state: what it learns while it carries effects out becomes the next event. An effect
-    that cannot be remembered, on a full disk say, holds up all that come after it, and is tried again with the next
-    event: nothing is done that was not remembered first.
+    that the disk has no room for holds up all that come after it, and is tried again until there is room: nothing is
+    done that was not remembered first.
     """
 
     machine: Machine[Any, Event, Effect, Any]
+    weighty: tuple[type, ...] = ()
+    """Events whose decision takes hundreds of signatures: these leave the event loop, which meanwhile serves others."""
 
     def __init__(self, config: NodeConfig) -> None:
         """Roles set `machine`."""
@@ -236,13 +260,18 @@ class Driver(Node, Generic[Event, Effect]):
         self.lock = asyncio.Lock()
         self.woken = asyncio.Event()
         self._held_up: deque[Effect] = deque()
+        self._learned: deque[Event] = deque()
+        self._mending: asyncio.Task[None] | None = None
 
     def remember(self, fact: Any) -> None:
         """Write a fact, durably. Overridden by each role."""
         raise NotImplementedError
 
     async def perform(self, effect: Effect) -> Event | None:
-        """Carry one effect out, and return what was learned by it. Overridden by each role."""
+        """Carry one effect out, and return what was learned by it. It may be called again after an OSError.
+
+        Overridden by each role.
+        """
         raise NotImplementedError
 
     async def step(self, event: Event) -> list[Effect]:
@@ -251,37 +280,65 @@ class Driver(Node, Generic[Event, Effect]):
 
     async def _step(self, event: Event) -> list[Effect]:
         async with self.lock:
-            decided = await self._take(deque([*await self._carry_out(), event]))
-        self.woken.set()
-        return decided
+            try:
+                await self._go_on()
+            except OSError as error:
+                raise HeldUpError(str(error)) from error
+            decided = await self._decide(event)
+            self._held_up.extend(decided)
+            try:
+                return [*decided, *await self._go_on()]
+            except OSError:
+                if self._mending is None:
+                    self._mending = self.spawn(self._mend())
+                raise
+            finally:
+                self.woken.set()
 
-    async def _take(self, events: deque[Event]) -> list[Effect]:
+    async def _go_on(self) -> list[Effect]:
+        """Carry out what was decided, and take in what is learned by it; return what that decides in turn."""
         decided: list[Effect] = []
-        while events:
-            effects = self.machine.step(events.popleft())
-            decided += effects
-            self._held_up.extend(effects)
-            events.extend(await self._carry_out())
+        while self._held_up or self._learned:
+            while self._held_up:
+                effect = self._held_up.popleft()
+                try:
+                    await self._carry_out(effect)
+                except OSError:
+                    self._held_up.appendleft(effect)
+                    raise
+            if self._learned:
+                effects = await self._decide(self._learned.popleft())
+                decided += effects
+                self._held_up.extend(effects)
         return decided
 
-    async def _go_on(self) -> None:
-        async with self.lock:
-            await self._take(deque(await self._carry_out()))
-        self.woken.set()
+    async def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Remember):
+            await self.work(self.remember, effect.fact)
+            return
+        event = await self.perform(effect)
+        if event is not None:
+            self._learned.append(event)
 
-    async def _carry_out(self) -> list[Event]:
-        learned: list[Event] = []
+    async def _decide(self, event: Event) -> list[Effect]:
+        if not isinstance(event, self.weighty):
+            return self.machine.step(event)
+        # Not among the workers: kernels may keep all of those busy for longer than the peer waits.
+        return await asyncio.get_running_loop().run_in_executor(None, self.machine.step, event)
+
+    async def _mend(self) -> None:
+        """Try again what a full disk holds up, until there is room."""
         while self._held_up:
-            effect = self._held_up[0]
-            if isinstance(effect, Remember):
-                await self.work(self.remember, effect.fact)
-                self._held_up.popleft()
-                continue
-            self._held_up.popleft()
-            event = await self.perform(effect)
-            if event is not None:
-                learned.append(event)
-        return learned
+            await asyncio.sleep(RETRY_S)
+            with suppress(OSError):
+                await whole(asyncio.ensure_future(self._go_on_alone()))
+        self._mending = None
+        self.log.info("there is room again")
+
+    async def _go_on_alone(self) -> None:
+        async with self.lock:
+            await self._go_on()
+        self.woken.set()
 
     async def keep_time(self, tick: Callable[[float], Event], finished: Callable[[], bool]) -> None:
         """Tell the machine when its time is up, until there is nothing left to do."""
@@ -296,54 +353,17 @@ class Driver(Node, Generic[Event, Effect]):
 
     async def insist(self, event: Event) -> None:
         """Step where nobody would ask again: a full disk holds it up until there is room."""
-        try:
-            await self.step(event)
-        except OSError as error:
-            self.log.error(f"cannot write, trying again: {error}")
-            while self._held_up:
+        while True:
+            try:
+                await self.step(event)
+            except HeldUpError:
                 await asyncio.sleep(RETRY_S)
-                with suppress(OSError):
-                    await whole(asyncio.ensure_future(self._go_on()))
-            self.log.info("there is room again")
-
-
-class Inbox(AsyncIterator[M]):
-    """What a peer streams in: counted and captured as the bytes that came, then parsed."""
-
-    def __init__(self, node: Node, raw: AsyncIterator[bytes], kind: type[M], peer: str, method: str) -> None:
-        """One stream, which gets a number of its own."""
-        self.bytes = 0
-        self.stream = node.stream()
-        self._node, self._raw, self._kind, self._peer, self._method = node, raw, kind, peer, method
-        self._chunk = kind.DESCRIPTOR.fields_by_name["chunk"].number
-
-    async def __anext__(self) -> M:
-        raw = await anext(self._raw)
-        self.bytes += len(raw)
-        name = self._kind.DESCRIPTOR.full_name
-        self._node.crossed("received", self._peer, self._method, self.stream, name, raw)
-        try:
-            return cast("M", read_chunk(self._chunk, raw) or self._kind.FromString(raw))
-        except DecodeError:
-            raise PeerFault(Reason.MALFORMED, f"{self._peer} sent what is no {name}", peer=self._peer) from None
-
-
-class Outbox(AsyncIterator[bytes]):
-    """What this node streams out: made bytes once, if it is not yet, and counted and captured as such."""
-
-    def __init__(self, node: Node, frames: AsyncIterator[M | bytes], kind: type[M], peer: str, method: str) -> None:
-        """One stream, which gets a number of its own."""
-        self.bytes = 0
-        self.stream = node.stream()
-        self._node, self._frames, self._peer, self._method = node, frames, peer, method
-        self._name = kind.DESCRIPTOR.full_name
-
-    async def __anext__(self) -> bytes:
-        frame = await anext(self._frames)
-        raw = frame if isinstance(frame, bytes) else frame.SerializeToString()
-        self.bytes += len(raw)
-        self._node.crossed("sent", self._peer, self._method, self.stream, self._name, raw)
-        return raw
+                continue
+            except OSError as error:
+                self.log.error(f"cannot write, trying again: {error}")
+                while self._held_up:  # noqa: ASYNC110 - whoever mends it has no event
+                    await asyncio.sleep(RETRY_S)
+            return
 
 
 async def whole(future: asyncio.Future[T]) -> T:
@@ -362,27 +382,6 @@ async def whole(future: asyncio.Future[T]) -> T:
             future.exception()  # nobody else asks
         raise cancelled
     return future.result()
-
-
-def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Turn a fault that a handler raises into a refusal, logged and counted, with its reason."""
-
-    @functools.wraps(handler)
-    async def wrapped(self: Any, request: Any, context: Context) -> Any:
-        node: Node = self.node
-        try:
-            return await handler(self, request, context)
-        except Fault as fault:
-            node.metrics.rejected(fault.reason)
-            node.log.fault(f"refused {handler.__name__}", fault)
-            await refuse(context, fault)
-        except ConnectionAbortedError as leaving:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(leaving))
-        except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
-            node.log.error(f"{handler.__name__} failed: {error}")
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node cannot write: its log says why")
-
-    return wrapped
 
 
 def tls_of(config: NodeConfig) -> Tls | None:

@@ -60,6 +60,7 @@ class Passage:
         self.layout = layout(manifest)
         self.layer = manifest.layer(name)
         self.headers: list[Header] = []
+        """All that came, in order: a stream that is under way counts them."""
         self.cohort: Cohort | None = None
         self.ready = 0
         """Chunks of the output that are done."""
@@ -68,6 +69,7 @@ class Passage:
         self.sent_root = b""
         """Root of the output, once all of it has been sent."""
         self._refused: asyncio.Future[PeerFault] = asyncio.get_running_loop().create_future()
+        self._dropped: set[str] = set()
         self._came: list[bytes] = []
         self._changed = asyncio.Condition()
         self._settling = asyncio.Lock()
@@ -111,8 +113,8 @@ class Passage:
             self._changed.notify_all()
 
     def drop(self, silo: str) -> None:
-        """Forget a silo's headers: the next stream has none of them. Its masks are put back as all absentees' are."""
-        self.headers = [header for header in self.headers if header.silo != silo]
+        """Pass none of a silo's headers on any more. Its masks are put back as all absentees' are."""
+        self._dropped.add(silo)
 
     def refuse(self, fault: PeerFault) -> None:
         """Refuse the stream that is coming in, for a reason that was found further down the chain."""
@@ -227,9 +229,10 @@ class Passage:
         while True:
             await self._until(partial(self._news, sent))
             while sent < len(self.headers):
-                if not (last and self.manifest.group_size):  # else it would know whose seed it opens
-                    yield services_pb2.RelayFrame(header=write_header(self.headers[sent]))
-                sent += 1
+                header, sent = self.headers[sent], sent + 1
+                in_groups = last and self.manifest.group_size  # else it would know whose seed it opens
+                if not in_groups and header.silo not in self._dropped:
+                    yield services_pb2.RelayFrame(header=write_header(header))
             if self.cohort is not None:
                 break
         for frame in self._opening(last):

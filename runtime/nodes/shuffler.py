@@ -4,8 +4,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import grpc
 import numpy as np
@@ -29,8 +30,13 @@ from silomix.runtime.core.protocol.messages import (
     chunk_digest,
     delivery_digest,
 )
-from silomix.runtime.core.protocol.rules import layout, wire_encoding
-from silomix.runtime.net.transport import SERVICES, Context, Server, backoff, fault_of, transient, upload
+from silomix.runtime.core.protocol.rules import invited, layout, wire_encoding
+from silomix.runtime.net.answers import fault_of, transient
+from silomix.runtime.net.calls import Call, Method, Room
+from silomix.runtime.net.limits import SMALL_BYTES
+from silomix.runtime.net.lines import SERVICES, method
+from silomix.runtime.net.streams import Inbox, Outbox
+from silomix.runtime.net.transport import Server, backoff
 from silomix.runtime.net.wire import (
     digest_field,
     read_header,
@@ -39,7 +45,7 @@ from silomix.runtime.net.wire import (
     write_round_key,
 )
 from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
-from silomix.runtime.nodes.node import GRACE_S, Driver, Inbox, Outbox, guarded, whole
+from silomix.runtime.nodes.node import GRACE_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
 from silomix.v1 import body_pb2, services_pb2
@@ -48,8 +54,6 @@ SPOOL_STREAMS = 128
 """Bodies that may be on their way at once: each has a file, none has memory beyond a chunk."""
 LOT_BYTES = 6 << 20
 """What is held of all streams at a time. A stream's chunks are handled together: each change of threads costs."""
-HEADER_S = 30.0
-"""Time that a caller has to say whose body it sends."""
 LATE_S = 5.0
 """Time after the deadline for which a body may still be on its way, to be refused for what it is."""
 SILO_STREAMS = 4
@@ -142,16 +146,18 @@ class Spool:
 class ShufflerNode(Driver[core.Event, core.Effect]):
     """Drives the shuffler's state machine."""
 
+    weighty = (core.Prepare, core.Open)
+
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
         super().__init__(config)
         self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom)
         for fact in read_shuffler(self.journal):
             self.core.recall(fact)
-        self.spool = config.directory / "spool"
+        self.spool = config.state.spool
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
-        self.uploads: dict[str, int] = {}
+        self.submitting = Room(SILO_STREAMS, SPOOL_STREAMS, partial(self.metrics.queue, "uploads"))
         self._bodies: dict[bytes, Spool] = {}
         """Bodies that are whole and not yet counted, by the digest of their headers."""
         self._rows: dict[str, Path] = {}
@@ -168,8 +174,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def main(self) -> None:
         """Serve until told to stop; close the cohort when its time is up."""
-        server = Server(self.config.listen, self.tls, len(self.federation.silos))
-        server.add(_Service(self), SERVICES["ShufflerService"])
+        limits = self.limits
+        server = Server(self.config.listen, self.tls, limits, limits.at_shuffler, limits.silos)
+        server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods)
         server.answer_for_attempt(self._open_attempt)
         await server.start()
         self.log.info("serving", address=self.config.listen)
@@ -285,10 +292,15 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 later = transient(error) or (fault is not None and fault.reason is Reason.WRONG_MANIFEST)
                 if fault is not None and not later:
                     log.fault("the next hop refused", fault)
-                    await self.step(core.SendRefused(digest, fault))
+                    await self.insist(core.SendRefused(digest, fault))
                     return
                 if fault is None and attempt % 10 == 0:
                     log.warning("the next hop is not reachable, trying again", code=error.code().name)
+                continue
+            except PeerFault as fault:  # what it answered cannot be read: it may have another answer
+                self.metrics.rejected(fault.reason)
+                if attempt % 10 == 0:
+                    log.fault("the next hop's answer is none", fault)
                 continue
             try:
                 self._check_delivery(delivery, target, passage)
@@ -298,14 +310,14 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 return
             delivered.set()
             log.info("delivered")
-            await self.step(core.Delivered(digest))
+            await self.insist(core.Delivered(digest))
             return
 
     async def _accused(self, accusation: Accusation, target: str, passage: Passage) -> PeerFault | None:
         """Look at the evidence against a silo; if it holds, go on without the silo, and show the hop before why."""
         evidence = accusation.evidence
         try:
-            await self.step(core.EvidenceIn(evidence))
+            await self.insist(core.EvidenceIn(evidence))
         except PeerFault as fault:  # whoever says so is wrong, or lies
             self.metrics.rejected(fault.reason)
             return fault
@@ -322,35 +334,29 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         verify(self.federation.member(target).key, what, delivery.signature, target)
 
     async def _stream_to(self, target: str, passage: Passage, *, last: bool) -> services_pb2.Delivery:
-        service, name = ("AggregatorService", "Deliver") if last else ("ShufflerService", "Relay")
-        call = upload(self.channel_to(target), SERVICES[service].methods_by_name[name])
-        frames = Outbox(self, passage.frames(self.identity, last=last), services_pb2.RelayFrame, target, name)
-        delivery: services_pb2.Delivery = await call(frames, metadata=self.metadata)
-        self.seen("received", target, name, frames.stream, delivery)
-        return delivery
+        what = method("AggregatorService", "Deliver") if last else method("ShufflerService", "Relay")
+        frames = Outbox(self, passage.frames(self.identity, last=last), services_pb2.RelayFrame, target, what.name)
+        answer: services_pb2.Delivery = await self.line(target).send(what, frames, frames.stream, SMALL_BYTES)
+        return answer
 
     async def take_body(self, peer: str, frames: Inbox[body_pb2.Frame]) -> Receipt:
         """Take one silo's body in: all of it, or nothing."""
-        async with in_time(HEADER_S, f"{peer} called and sent nothing"):
-            header = read_header((await next_frame(frames, "header")).header)
+        header = read_header((await frames.due("header")).header)
         receipt = _receipt(await self.step(core.HeaderIn(header, peer)))
         if receipt is not None:
             return receipt
-        if self.uploads.get(peer, 0) >= SILO_STREAMS or sum(self.uploads.values()) >= SPOOL_STREAMS:
-            raise PeerFault(Reason.BUSY, "too many bodies are on their way: try again", peer=peer)
         passage = self.passage
         if passage is None or passage.manifest.digest != header.manifest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the header was on its way", peer=peer)
         spool = Spool(self.spool, header, passage.manifest)
-        self._uploading(peer, 1)
         try:
             step = max(1, LOT_BYTES // (spool.chunk_bytes * len(self.federation.silos)))
             left = self._opened_at + passage.manifest.deadline_s + LATE_S - self.clock()
             async with in_time(left, f"the body of {peer} was not here in time"):
                 for start in range(0, header.chunks, step):
                     lot = range(start, min(start + step, header.chunks))
-                    await self.work(spool.take, [(await next_frame(frames, "chunk")).chunk for _ in lot])
-                trailer = (await next_frame(frames, "trailer")).trailer
+                    await self.work(spool.take, [(await frames.due("chunk")).chunk for _ in lot])
+                trailer = (await frames.due("trailer")).trailer
                 if await anext(frames, None) is not None:
                     raise PeerFault(Reason.WRONG_SEQUENCE, f"{peer} sent more after its trailer", peer=peer)
             root = await self.work(spool.finish)
@@ -361,11 +367,6 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             return receipt
         finally:
             spool.drop()
-            self._uploading(peer, -1)
-
-    def _uploading(self, silo: str, change: int) -> None:
-        self.uploads[silo] = self.uploads.get(silo, 0) + change
-        self.metrics.queue("uploads", sum(self.uploads.values()))
 
     async def _have_counted(self, event: core.BodyIn, spool: Spool) -> Receipt:
         """Have a whole body counted, and return its receipt."""
@@ -380,9 +381,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             raise OSError("the body could not be added to the sum: this attempt was given up")
         return receipt
 
-    async def take_sum(self, peer: str, frames: AsyncIterator[services_pb2.RelayFrame]) -> services_pb2.Delivery:
+    async def take_sum(self, peer: str, frames: Inbox[services_pb2.RelayFrame]) -> services_pb2.Delivery:
         """Take in what the hop before passes on, and answer when this hop's own output has arrived."""
-        opening = (await next_frame(frames, "open")).open
+        opening = (await frames.due("open")).open
         passage, through = self.passage, self._through
         if through is not None and opening.manifest_digest == through[0].digest:
             self._check_before(through[0], peer, opening.hop)
@@ -405,9 +406,25 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             await delivered.wait()
             return root
 
-        root = await passage.unless_refused(come_through())
+        frames.patience = None  # headers come as silos do, and chunks as the hops before are done with them
+        async with in_time(self._left(), f"{peer} did not come to an end in time"):
+            root = await passage.unless_refused(come_through())
         self._through = (passage.manifest, root)
         return self._delivery(passage.manifest, root)
+
+    def _left(self) -> float:
+        """Time that the open attempt has left at most. Then nobody waits for it any more, here or elsewhere."""
+        return self._opened_at + self.limits.round_s + LATE_S - self.clock()
+
+    def before(self) -> tuple[str, ...]:
+        """Whose sums may come: the hop before this one in the open attempt, and in the last that came through."""
+        known = [self.passage.manifest] if self.passage is not None else []
+        if self._through is not None:
+            known.append(self._through[0])
+        if not known:
+            raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open here")
+        places = [(manifest.chain, manifest.layer(self.config.name)) for manifest in known]
+        return tuple(chain[place - 2] for chain, place in places if place >= 2)
 
     def _check_before(self, manifest: Manifest, peer: str, says: str) -> None:
         place = manifest.layer(self.config.name)
@@ -441,31 +458,44 @@ async def in_time(seconds: float, what: str) -> AsyncIterator[None]:
         raise PeerFault(Reason.COHORT_CLOSED, what) from None
 
 
-async def next_frame(frames: AsyncIterator[Any], kind: str) -> Any:
-    """Return the next frame, which must be of a kind."""
-    frame = await anext(frames, None)
-    found = None if frame is None else frame.WhichOneof("kind")
-    if found != kind:
-        raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} was due and {found or 'the end'} came")
-    return frame
-
-
 class _Service:
     """The calls that a shuffler answers."""
 
     def __init__(self, node: ShufflerNode) -> None:
         self.node = node
 
-    def _aggregator(self, context: Context) -> str:
-        name = self.node.caller(context)
-        if name != self.node.federation.aggregator.name:
-            raise PeerFault(Reason.UNKNOWN_PEER, f"{name} is not the aggregator", peer=name)
-        return name
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Who may call what: decided by name and place, before anything is read."""
+        return {
+            "Prepare": Method(self._aggregator, self._prepare),
+            "Open": Method(self._aggregator, self._open),
+            "Submit": Method(self._silo, self._submit, self.node.submitting),
+            "Relay": Method(self._hop_before, self._relay),
+        }
 
-    @guarded
-    async def Prepare(self, request: services_pb2.PrepareRequest, context: Context) -> services_pb2.PrepareResponse:
-        peer, stream = self._aggregator(context), self.node.stream()
-        self.node.seen("received", peer, "Prepare", stream, request)
+    def _aggregator(self, peer: str) -> None:
+        if peer != self.node.federation.aggregator.name:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{peer} is not the aggregator", peer=peer)
+
+    def _silo(self, peer: str) -> None:
+        """Let a silo of this round in, while there is something to send a body to."""
+        node = self.node
+        if peer not in node.federation.silo_names:
+            raise PeerFault(Reason.UNKNOWN_PEER, f"{peer} is not a silo: bodies are silos'", peer=peer)
+        node.core.allows(core.HeaderIn)
+        manifest = node.core.manifest
+        if manifest.chain[0] != node.config.name:
+            raise PeerFault(Reason.WRONG_CHAIN, "bodies go to the first hop, and this is another", peer=peer)
+        if peer not in invited(manifest, node.federation):
+            raise PeerFault(Reason.NOT_INVITED, f"{peer} is not part of this round", peer=peer)
+
+    def _hop_before(self, peer: str) -> None:
+        if peer not in self.node.before():
+            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
+
+    async def _prepare(self, call: Call) -> None:
+        request = await call.request(services_pb2.PrepareRequest, self.node.limits.prepare)
         effects = await self.node.step(
             core.Prepare(
                 request.federation_digest,
@@ -477,32 +507,19 @@ class _Service:
             )
         )
         answer = next(e for e in effects if isinstance(e, core.Keys))
-        response = services_pb2.PrepareResponse(
-            keys=[write_round_key(k) for k in answer.keys], last_released=answer.last_released
-        )
-        self.node.seen("sent", peer, "Prepare", stream, response)
-        return response
+        keys = [write_round_key(key) for key in answer.keys]
+        await call.answer(services_pb2.PrepareResponse(keys=keys, last_released=answer.last_released))
 
-    @guarded
-    async def Open(self, request: services_pb2.OpenRequest, context: Context) -> services_pb2.OpenResponse:
-        peer, stream = self._aggregator(context), self.node.stream()
-        self.node.seen("received", peer, "Open", stream, request)
-        manifest = read_manifest(request.manifest)
+    async def _open(self, call: Call) -> None:
+        request = await call.request(services_pb2.OpenRequest, self.node.limits.manifest)
+        manifest = await asyncio.to_thread(read_manifest, request.manifest)
         await self.node.step(core.Open(manifest, self.node.clock()))
-        return services_pb2.OpenResponse(manifest_digest=manifest.digest)
+        await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest))
 
-    @guarded
-    async def Submit(self, request: AsyncIterator[bytes], context: Context) -> body_pb2.Receipt:
-        peer = self.node.caller(context)
-        frames = Inbox(self.node, request, body_pb2.Frame, peer, "Submit")
-        receipt = write_receipt(await self.node.take_body(peer, frames))
-        self.node.seen("sent", peer, "Submit", frames.stream, receipt)
-        return receipt
+    async def _submit(self, call: Call) -> None:
+        frames = Inbox(call, body_pb2.Frame, self.node.limits)
+        await call.answer(write_receipt(await self.node.take_body(call.peer, frames)))
 
-    @guarded
-    async def Relay(self, request: AsyncIterator[bytes], context: Context) -> services_pb2.Delivery:
-        peer = self.node.caller(context)
-        frames = Inbox(self.node, request, services_pb2.RelayFrame, peer, "Relay")
-        delivery = await self.node.unless_stopped(self.node.take_sum(peer, frames))
-        self.node.seen("sent", peer, "Relay", frames.stream, delivery)
-        return delivery
+    async def _relay(self, call: Call) -> None:
+        frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)
+        await call.answer(await self.node.unless_stopped(self.node.take_sum(call.peer, frames)))

@@ -20,28 +20,36 @@ from silomix.runtime.core.numbers.codec import Array, Clips, Codec
 from silomix.runtime.core.numbers.masks import mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import silo as core
-from silomix.runtime.core.protocol.federation import UpdateKind
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import layout, wire_encoding
+from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.framing import BODY, chunk_frame
-from silomix.runtime.net.transport import SERVICES, aggregator_stub, backoff, fault_of, transient, upload
+from silomix.runtime.net.limits import SMALL_BYTES
+from silomix.runtime.net.lines import method
+from silomix.runtime.net.streams import Outbox
+from silomix.runtime.net.transport import backoff
 from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.facts import read_silo, write_silo
-from silomix.runtime.nodes.node import Driver, Outbox
+from silomix.runtime.nodes.node import Driver
 from silomix.runtime.nodes.rows import baseline
-from silomix.runtime.store.journal import write_atomically
+from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 MODEL_SLACK_BYTES = 1 << 20
+NOT_WANTED = (Reason.UNKNOWN_PEER, Reason.WRONG_FEDERATION)
+"""Why an aggregator has no use for a silo until somebody mends a file: to try again would be of no use."""
 LOT_BYTES = 4 << 20
 """Chunks that are masked at a time have about so many bytes: each change of threads costs."""
 
 
 class SiloNode(Driver[core.Event, core.Effect]):
     """Drives the silo's state machine."""
+
+    weighty = (core.Announced,)
 
     def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
         """Load the task, and recall what the journal has."""
@@ -50,7 +58,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
         for fact in read_silo(self.journal):
             self.core.recall(fact)
-        self.frozen = config.directory / "frozen"
+        self.frozen = config.state.frozen
         self.frozen.mkdir(parents=True, exist_ok=True)
         self._busy: asyncio.Task[None] | None = None
         self._body: tuple[Path, Bytes] | None = None
@@ -64,12 +72,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
         async for attempt in backoff(wake=wake):
             self.redial(aggregator)
-            stub = aggregator_stub(self.channel_to(aggregator))
-            request = services_pb2.WatchRequest(federation_digest=self.federation.digest)
-            stream = self.stream()
             try:
-                async for news in stub.Watch(request, metadata=self.metadata):
-                    self.seen("received", aggregator, "Watch", stream, news)
+                async for news in self._news(aggregator):
                     if news.WhichOneof("news") == "finished":
                         self.log.info("the federation is done", round=news.finished.round)
                         if self._busy is not None:
@@ -80,14 +84,24 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
-                if fault is not None:
+                if fault is not None and fault.reason in NOT_WANTED:
                     raise fault from None
-                if attempt % 10 == 0:
+                if fault is not None:
+                    log.fault("the aggregator refused, trying again", fault)
+                elif attempt % 10 == 0:
                     log.warning("the aggregator is not reachable, trying again", code=error.code().name)
+            except PeerFault as fault:
+                self.metrics.rejected(fault.reason)
+                log.fault("what the aggregator announced cannot be read, trying again", fault)
+
+    def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
+        request = services_pb2.WatchRequest(federation_digest=self.federation.digest)
+        kind, limit = services_pb2.Announcement, self.limits.manifest
+        return self.line(aggregator).listen(method("AggregatorService", "Watch"), request, kind, limit)
 
     async def _announced(self, wire: manifest_pb2.Manifest) -> None:
         try:
-            await self.insist(core.Announced(read_manifest(wire)))
+            await self.insist(core.Announced(await asyncio.to_thread(read_manifest, wire)))
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
             self.log.warning(f"this silo does not join: {fault.message}", reason=str(fault.reason))
@@ -189,7 +203,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             for _ in codec.encode(update, weight=weight, clips=clips, noise=noise, body=body):
                 pass
         if self.config.keep_updates:
-            kept = self.config.directory / f"update-{manifest.round}.safetensors"
+            kept = self.config.state.update(manifest.round)
             write_atomically(kept, write_model(manifest.schema, update))
         self.metrics.phase_took("encode", self.clock() - started)
         self.metrics.clipped(clips.total)
@@ -198,21 +212,26 @@ class SiloNode(Driver[core.Event, core.Effect]):
     async def _download(self, manifest: Manifest) -> dict[str, Array]:
         aggregator = self.federation.aggregator.name
         most = 2 * 8 * manifest.schema.parameters + MODEL_SLACK_BYTES
+        request = services_pb2.GetModelRequest(model_digest=manifest.model)
+        kind, limit, what = services_pb2.ModelPart, self.limits.part, method("AggregatorService", "GetModel")
         async for _ in backoff():
-            stub = aggregator_stub(self.channel_to(aggregator))
-            request = services_pb2.GetModelRequest(model_digest=manifest.model)
             data = bytearray()
-            stream = self.stream()
             try:
-                async for part in stub.GetModel(request, metadata=self.metadata, timeout=manifest.deadline_s):
-                    self.seen("received", aggregator, "GetModel", stream, part)
+                async for part in self.line(aggregator).listen(what, request, kind, limit, manifest.deadline_s):
                     data += part.data
                     if len(data) > most or part.total_bytes > most:
-                        raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {most} bytes")
+                        break
             except grpc.aio.AioRpcError as error:
                 if not transient(error):
-                    raise fault_of(error) or error from None
+                    unknown = PeerFault(Reason.WRONG_MODEL, f"{aggregator} ended the call: {error.details()}")
+                    raise fault_of(error) or unknown from None
                 continue
+            except PeerFault as fault:
+                self.metrics.rejected(fault.reason)
+                self.log.fault("what came of the model cannot be read, trying again", fault, peer=aggregator)
+                continue
+            if len(data) > most:
+                raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {most} bytes", peer=aggregator)
             return await self.work(_announced_model, bytes(data), manifest)
         raise AssertionError("unreachable: the backoff has no end")
 
@@ -228,13 +247,12 @@ class SiloNode(Driver[core.Event, core.Effect]):
         hop = manifest.chain[0]
         log = self.log.bind(round=manifest.round, attempt=manifest.attempt, peer=hop)
         started = self.clock()
-        method = SERVICES["ShufflerService"].methods_by_name["Submit"]
+        what = method("ShufflerService", "Submit")
         async for attempt in backoff():
             roots: list[bytes] = []
-            frames = Outbox(self, self._frames(manifest, sealing, roots), body_pb2.Frame, hop, method.name)
-            call = upload(self.channel_to(hop), method)
+            frames = Outbox(self, self._frames(manifest, sealing, roots), body_pb2.Frame, hop, what.name)
             try:
-                answer = await call(frames, metadata=self.metadata, timeout=manifest.deadline_s)
+                answer = await self.line(hop).send(what, frames, frames.stream, SMALL_BYTES, manifest.deadline_s)
             except grpc.aio.AioRpcError as error:
                 if not transient(error):
                     unknown = PeerFault(Reason.WRONG_SEQUENCE, f"{hop} ended the call: {error.details()}")
@@ -242,7 +260,10 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 if attempt % 10 == 0:
                     log.warning("hop 1 is busy or not reachable, trying again", code=error.code().name)
                 continue
-            self.seen("received", hop, "Submit", frames.stream, answer)
+            except PeerFault as fault:
+                self.metrics.rejected(fault.reason)
+                log.fault("what hop 1 answered is no receipt, trying again", fault)
+                continue
             await self._measure(manifest, frames.bytes)
             root = roots[0] if roots else answer.root  # an early receipt: the body was there already
             await self.step(core.ReceiptIn(read_receipt(answer), root))
@@ -272,8 +293,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         parameters = manifest.schema.parameters
         self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
-        path = self.config.directory / "last-body.json"
-        await self.work(path.write_text, json.dumps(figures))
+        await self.work(self.config.state.last_body.write_text, json.dumps(figures))
 
 
 def _announced_model(data: bytes, manifest: Manifest) -> dict[str, Array]:

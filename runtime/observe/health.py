@@ -19,6 +19,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.net.names import INSECURE_NAME
+from silomix.runtime.store.home import NODE_FILE
 
 SERVING = "SERVING"
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104 - what such an address is reached at
@@ -62,7 +64,8 @@ class _Asker:
         with line:
             stub: Any = health_pb2_grpc.HealthStub(line)
             try:
-                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+                who = ((INSECURE_NAME, self.name),) if self.tls is None else ()
+                answer = stub.Check(health_pb2.HealthCheckRequest(), metadata=who, timeout=timeout_s)
             except grpc.RpcError as error:
                 return Answer(node, address, error.code().name)
         return Answer(node, address, health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
@@ -130,7 +133,7 @@ def _silo(name: str, node: Mapping[str, Any], file: Path, timeout_s: float) -> A
 
 
 def _node(path: Path) -> tuple[Path, dict[str, Any]]:
-    file = path / "node.toml" if path.is_dir() else path
+    file = path / NODE_FILE if path.is_dir() else path
     node = _toml(file)
     for key in ("role", "name", "federation"):
         if not isinstance(node.get(key), str):

@@ -102,6 +102,26 @@ class Log:
             self._logger.log(level, message, extra=extra, stacklevel=3, exc_info=traceback)
 
 
+class Sparing:
+    """Says when to speak of what happens again and again: once, then now and then, with how often it was not said."""
+
+    def __init__(self, every_s: float, most: int = 4096) -> None:
+        """Remember so many different things at most, and then begin anew."""
+        self._every_s, self._most = every_s, most
+        self._said: dict[object, tuple[float, int]] = {}
+
+    def spare(self, what: object, now: float) -> int | None:
+        """Return how often it went unsaid before, if it is to be said now; None if it is not."""
+        last, unsaid = self._said.get(what, (now - self._every_s, 0))
+        if now - last < self._every_s:
+            self._said[what] = (last, unsaid + 1)
+            return None
+        if len(self._said) >= self._most:
+            self._said.clear()
+        self._said[what] = (now, 0)
+        return unsaid
+
+
 def plain(value: object) -> Plain:
     """Reduce a value to what may be logged. Types are allowed one by one: what is unknown might hold a payload."""
     match value:

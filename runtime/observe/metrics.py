@@ -28,7 +28,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import Reason
 
 Direction = Literal["received", "sent"]

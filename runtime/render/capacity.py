@@ -8,7 +8,7 @@ silo's training takes is its task's affair and not in here, and neither are the 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS
 from silomix.runtime.core.protocol.federation import Federation
 

@@ -3,7 +3,7 @@
 It is written as text, since YAML's anchors keep ten silos readable and no library writes them well.
 """
 
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.render.source import METRICS_PORT, USER, RenderError, Source, installed_version
 
 HEAD = """\

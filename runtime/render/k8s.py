@@ -9,12 +9,12 @@ overlays/NODE/          one node in its owner's own cluster: a silo there only d
 from collections.abc import Mapping
 from pathlib import Path
 
-from silomix.runtime.config.enrol import ANCHOR_FILE, IDENTITY_FILE
-from silomix.runtime.config.load import FEDERATION_FILE, NODE_FILE, Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.render.network import always
 from silomix.runtime.render.overlay import ALL_IN_ONE, MADE, Cluster, kustomization, overlay
 from silomix.runtime.render.source import KEY_FILES, Files, RenderError, Source, yaml_bytes
 from silomix.runtime.render.workload import certificate, node_settings, service, stateful_set
+from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, IDENTITY_FILE, NODE_FILE
 
 __all__ = ["Cluster", "keys", "overlay_name", "render"]
 

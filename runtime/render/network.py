@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from silomix.runtime.config.load import MQTT_KEYS
+from silomix.runtime.config.keys import MQTT_KEYS
 from silomix.runtime.net.edges import dialled_by, diallers_of
 from silomix.runtime.render.source import METRICS_PORT, Source, is_address
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.render.network import FEDERATION_LABEL, NAME_LABEL, ROLE_LABEL, Surroundings, edges, node_labels
 from silomix.runtime.render.source import Files, RenderError, Source, installed_version, yaml_bytes
 from silomix.runtime.render.workload import IMAGE, TRAIN_IMAGE, Document

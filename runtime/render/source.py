@@ -14,12 +14,22 @@ from typing import Any
 
 import yaml
 
-from silomix.runtime.config.enrol import ANCHOR_FILE, CERTIFICATE_FILE, CERTIFICATE_KEY_FILE, IDENTITY_FILE, write_file
-from silomix.runtime.config.load import FEDERATION_FILE, NODE_FILE, NODE_KEYS, Role, load_federation
+from silomix.runtime.config.keys import NODE_KEYS
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_federation
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.local import INITIAL_MODEL
 from silomix.runtime.render.capacity import MEASURED_PARAMETERS, Load, load_of
+from silomix.runtime.store.files import PUBLIC, write_atomically
+from silomix.runtime.store.home import (
+    ANCHOR_FILE,
+    CERTIFICATE_FILE,
+    CERTIFICATE_KEY_FILE,
+    FEDERATION_FILE,
+    IDENTITY_FILE,
+    NODE_FILE,
+    Home,
+)
 from silomix.runtime.store.modelfile import read_model
 
 KEY_FILES = (IDENTITY_FILE, CERTIFICATE_KEY_FILE, CERTIFICATE_FILE)
@@ -28,7 +38,6 @@ METRICS_PORT = 9100
 """Of every node in a container, where no other has the port: what deploy/prometheus scrapes."""
 USER = 10001
 """The user of the images, by number: a cluster can check that it is not root without knowing the image's names."""
-SHOWN = 0o644
 
 Files = dict[Path, bytes]
 """What a renderer makes, by the path below its output."""
@@ -114,7 +123,7 @@ def load_source(path: Path, parameters: int | None = None) -> Source:
     if not federation.anchor:
         raise RenderError(f"{file}: tls.insecure: a federation without TLS is for one machine; make one with TLS")
     if parameters is None:
-        model = file.parent / federation.aggregator.name / INITIAL_MODEL
+        model = Home(file.parent / federation.aggregator.name).initial_model
         parameters = read_model(model.read_bytes())[0].parameters if model.is_file() else MEASURED_PARAMETERS
     return Source(file, federation, parameters)
 
@@ -123,10 +132,10 @@ def write(files: Mapping[Path, bytes], out: Path, keys: Mapping[Path, Path] | No
     """Write what was made, and copy private keys, which their owner alone can read."""
     for path, data in files.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
-        write_file(out / path, data, SHOWN)
+        write_atomically(out / path, data, mode=PUBLIC)
     for path, origin in (keys or {}).items():
         if not (out / path).exists() or not (out / path).samefile(origin):
-            write_file(out / path, origin.read_bytes(), 0o600)
+            write_atomically(out / path, origin.read_bytes())
 
 
 class _Dumper(yaml.SafeDumper):

@@ -6,17 +6,20 @@ group can read. So a first container copies them, with mode 600, into memory tha
 
 from typing import Any
 
-from silomix.runtime.config.enrol import (
-    CERTIFICATE_FILE,
-    CERTIFICATE_KEY_FILE,
-    IDENTITY_FILE,
-    node_text,
-)
-from silomix.runtime.config.load import FEDERATION_FILE, NODE_KEYS, Role
-from silomix.runtime.local import INITIAL_MODEL
+from silomix.runtime.config.enrol import node_text
+from silomix.runtime.config.keys import NODE_KEYS
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.render.capacity import MIB, needs, place_of
 from silomix.runtime.render.network import FEDERATION_LABEL, ROLE_LABEL, node_labels
 from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, USER, RenderError, Source
+from silomix.runtime.store.home import (
+    CAPTURE_DIRECTORY,
+    CERTIFICATE_FILE,
+    CERTIFICATE_KEY_FILE,
+    FEDERATION_FILE,
+    IDENTITY_FILE,
+    INITIAL_MODEL,
+)
 
 Document = dict[str, Any]
 
@@ -68,7 +71,7 @@ def node_settings(name: str, role: Role, source: Source) -> str:
     """Write the node's file: its own settings, with the places that a pod has."""
     own = {key: value for key, value in source.settings(name).items() if key != "task_options"}
     if "capture" in own:
-        own["capture"] = f"{STATE_PATH}/capture"
+        own["capture"] = f"{STATE_PATH}/{CAPTURE_DIRECTORY}"
     for key in MQTT_FILES:
         if (path := own.get("mqtt", {}).get(key)) and not path.startswith("/"):
             raise RenderError(

@@ -1,1 +1,1 @@
-"""What outlives a process: the journal and the model files."""
+"""What outlives a process: the journal, the model files, a silo's frozen integers, and where each of them lies."""

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from silomix.runtime.core.errors import UserError
@@ -103,23 +103,3 @@ class Journal:
         """Close the file."""
         with self._lock:
             self._db.close()
-
-
-def write_atomically(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Write a file so that it is there whole, or not at all, after a crash. Its owner alone can read it."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        with open(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

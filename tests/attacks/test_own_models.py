@@ -18,9 +18,9 @@ from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.simulated import Truth, view_of
 from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode, reconstruct
 from silomix.models.torch_task import TorchTask
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.codec import Dtype, add, as_dtype, as_float, subtract
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import create
 
 SILOS = 5

@@ -14,26 +14,22 @@ import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from silomix.runtime.config.enrol import CertificateAuthority, dump_federation, init, load_identity, peer_name_from_cert
-from silomix.runtime.config.load import (
-    MAX_SILOS,
-    NODE_KEYS,
-    POLICY_KEYS,
-    ConfigError,
-    LogFormat,
-    NodeConfig,
-    Role,
-    load_federation,
-    load_node,
-)
+from silomix.runtime.config.authority import CertificateAuthority
+from silomix.runtime.config.certificates import load_identity, peer_name_from_cert
+from silomix.runtime.config.enrol import dump_federation, init
+from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS, LogFormat
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.learning.optimise import Server
 from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.protocol.federation import Federation, Granularity, Policy, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.policy import MAX_SILOS, Granularity, Policy, Server, UpdateKind
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")
@@ -58,6 +54,11 @@ def edit(file: Path, old: str, new: str) -> None:
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def public(number: int) -> bytes:
+    """One of many public keys, the same each time."""
+    return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big")).public_key().public_bytes_raw()
 
 
 def line_of(file: Path, start: str) -> str:
@@ -206,6 +207,7 @@ CHANGES: Mapping[str, Any] = {
     "headroom": 1,
     "granularity": Granularity.LAYER,
     "minimum_cohort": 4,
+    "cohort_step": 2,
     "quorum": 0.75,
     "minimum_hops": 2,
     "deadline_s": 601,
@@ -221,6 +223,8 @@ CHANGES: Mapping[str, Any] = {
     "server_epsilon": 0.5,
     "clip_norm": 2.0,
     "noise_multiplier": 0.5,
+    "schema": "0123456789abcdef" * 4,
+    "parameters": 1001,
 }
 NEEDS: Mapping[str, Any] = {"noise_multiplier": {"clip_norm": 1.0}, "granularity": {"level": Level.TRUSTED}}
 """What a changed field takes beside it to be accepted."""
@@ -260,7 +264,7 @@ def test_comments_do_not_change_the_digest_and_keys_anchor_and_order_do(home: Pa
         replace(before, shufflers=before.shufflers[::-1]),
         replace(before, shufflers=before.shufflers[:1]),
         replace(before, silos=before.silos[::-1]),
-        replace(before, aggregator=replace(before.aggregator, key=bytes(32))),
+        replace(before, aggregator=replace(before.aggregator, key=public(1))),
         replace(before, aggregator=replace(before.aggregator, address="[::1]:7000")),
     ]
     digests = {before.digest}
@@ -331,6 +335,8 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("granularity", '"layer"', 'policy.level = "trusted"'),
     ("minimum_cohort", "2", "from 3"),
     ("minimum_cohort", "5", "at most 4, the number of [[silos]]"),
+    ("cohort_step", "-1", "from 0"),
+    ("cohort_step", "1.5", "a whole number"),
     ("quorum", "0", "above 0 and at most 1"),
     ("quorum", "1.1", "above 0 and at most 1"),
     ("minimum_hops", "-1", "from 0"),
@@ -357,6 +363,10 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("clip_norm", "-1", "from 0"),
     ("noise_multiplier", "nan", "finite"),
     ("noise_multiplier", "1", "policy.clip_norm"),
+    ("schema", '"ab"', "64 hex digits"),
+    ("schema", f'"{"AB" * 32}"', "64 hex digits of 0-9 and a-f"),
+    ("parameters", "-1", "from 0"),
+    ("parameters", str((1 << 33) + 1), "from 0 to 8589934592"),
 ]
 
 
@@ -435,6 +445,29 @@ def test_wrong_federation_files(home: Path, old: str, new: str, key: str, says: 
     assert says in str(error)
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (bytes(32), "small order"),
+        (bytes([1]) + bytes(31), "small order"),
+        (bytes([1]) + bytes(30) + bytes([0x80]), "small order"),
+        (bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85"), "small order"),
+        ((2**255 - 19 + 3).to_bytes(32, "little"), "canonical"),
+        (b"\xff" * 32, "canonical"),
+        (bytes([2]) + bytes(31), "not a point of the curve"),
+    ],
+)
+def test_a_key_that_binds_nobody_is_refused(home: Path, key: bytes, says: str) -> None:
+    file = home / "federation.toml"
+    federation = load_federation(file)
+    edit(file, federation.shufflers[1].key.hex(), key.hex())
+    error = error_of(load_federation, file)
+    assert error.key == "shufflers[1].key"
+    assert key.hex() in str(error)
+    assert says in str(error)
+    assert "give an Ed25519 public key" in str(error)
+
+
 def test_a_roster_is_made_of_tables(home: Path) -> None:
     file = home / "federation.toml"
     text = file.read_text(encoding="utf-8").partition("[[silos]]")[0]
@@ -459,7 +492,7 @@ def test_two_nodes_share_neither_key_nor_address(home: Path) -> None:
 def test_the_roster_has_bounds(made: Path, tmp_path: Path) -> None:
     federation = load_federation(made)
     few = replace(federation, silos=federation.silos[:2])
-    many = tuple(replace(federation.silos[0], name=f"s{i}", key=i.to_bytes(32, "big")) for i in range(1, MAX_SILOS + 2))
+    many = tuple(replace(federation.silos[0], name=f"s{i}", key=public(i)) for i in range(1, MAX_SILOS + 2))
     for wrong in (few, replace(federation, silos=many)):
         with pytest.raises(ConfigError, match="give 3 to 1000"):
             dump_federation(wrong, tmp_path / "federation.toml")
@@ -622,7 +655,7 @@ def test_a_certificate_that_peers_would_refuse_is_found_at_the_start(
     load_node(home / "silo-01")
     reissue(home, stranger, "silo-02")
     assert "the common name and the DNS name silo-01" in str(error_of(load_node, home / "silo-01"))
-    monkeypatch.setattr("silomix.runtime.config.enrol.CERTIFICATE_DAYS", 0)
+    monkeypatch.setattr("silomix.runtime.config.authority.CERTIFICATE_DAYS", 0)
     reissue(home, stranger, "silo-01")
     assert "ran out on" in str(error_of(load_node, home / "silo-01"))
 

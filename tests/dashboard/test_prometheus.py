@@ -12,7 +12,7 @@ from tests.nodes.federations import peer, policy, run
 from tests.tools import program
 
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.dashboard import query
 from silomix.runtime.dashboard.panels import PANELS, places
 from silomix.runtime.dashboard.prometheus import Prometheus, QueryError

@@ -1,7 +1,6 @@
 """docs/operations.md says what is so: policy, ports, capacity, paths and anchors, against the code."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 from tests.render.rendered import source
 
 from silomix.runtime.cli import main
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import KEYS
 from silomix.runtime.net.edges import edges
 from silomix.runtime.render.capacity import CHUNK_BYTES, COSTS, HEADER_BYTES, SEED_BYTES, Place
 
@@ -36,21 +35,15 @@ def table(text: str, first: str) -> list[list[str]]:
     return rows
 
 
-def test_every_key_of_the_policy_has_a_row_with_its_default() -> None:
-    listed: dict[str, str] = {}
-    for names, defaults, what in table(section("Choosing the policy"), "key"):
-        keys = re.findall(r"`(\w+)`", names)
-        values = defaults.split(", ") if len(keys) > 1 and "," in defaults else [defaults] * len(keys)
-        assert len(what) > 20, names
-        listed |= {key: value.strip("`") for key, value in zip(keys, values, strict=True)}
-    assert listed.keys() == {f.name for f in fields(Policy)}
-    policy = Policy()
-    for key, said in listed.items():
-        default = getattr(policy, key)
-        if isinstance(default, int | float):
-            assert float(said) == float(default), key
-        elif key not in ("task", "task_options"):
-            assert said == str(default), key
+def test_the_table_of_the_policy_says_what_the_policy_says() -> None:
+    """Default, range and text of each key stand beside its field; the table may add how to choose."""
+    rows = table(section("Choosing the policy"), "key")
+    assert [cells[0] for cells in rows] == [f"`{name}`" for name in KEYS]
+    for (_, default, allowed, what), (name, key) in zip(rows, KEYS.items(), strict=True):
+        shown = f"`{key.default}`" if isinstance(key.default, str) else str(key.default)
+        assert default == {"``": "empty", "{}": "none"}.get(shown, shown), name
+        assert allowed == key.kind.allowed, name
+        assert what.startswith(key.what), name
 
 
 def test_the_ports_are_the_edges_of_the_protocol() -> None:

@@ -16,7 +16,7 @@ if os.environ.get("CI") != "true":  # there, a missing torch is a failure and no
 
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.silo import SiloNode

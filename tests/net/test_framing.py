@@ -21,6 +21,9 @@ PLANS = [
     plan(10, 4, level=Level.MALICIOUS),
 ]
 
+MOST = 100
+"""Planes, where a test is about something else."""
+
 frames = st.tuples(
     st.sampled_from([0, 1, 127, 128, 300, 2**32 - 1]),
     st.sampled_from([0, 1, 65_536, 2**40, 2**64 - 1]),
@@ -36,7 +39,7 @@ def test_a_frame_is_protobufs_and_comes_back(field: int, kind: Any, parts: tuple
     theirs = kind(chunk=body_pb2.Chunk(index=index, first_parameter=first, planes=planes))
     assert raw == theirs.SerializeToString(deterministic=True)
     assert kind.FromString(raw) == theirs
-    view = read_chunk(field, raw)
+    view = read_chunk(field, raw, MOST)
     assert view is not None
     assert view.WhichOneof("kind") == "chunk"
     assert (view.chunk.index, view.chunk.first_parameter) == (index, first)
@@ -55,7 +58,7 @@ def test_a_body_goes_out_and_comes_in_as_it_lies(numbers: Plan, coordinates: int
         planes = layout.planes(layout.part(body, i).data, i)
         raw = chunk_frame(RELAY, i, layout.start(i), planes)
         assert raw == chunk_frame(RELAY, i, layout.start(i), [bytes(plane) for plane in planes])
-        view = read_chunk(RELAY, raw)
+        view = read_chunk(RELAY, raw, MOST)
         assert view is not None
         whole = np.frombuffer(raw, np.uint8)
         assert all(np.shares_memory(np.frombuffer(plane, np.uint8), whole) for plane in view.chunk.planes)
@@ -70,7 +73,7 @@ def test_a_body_goes_out_and_comes_in_as_it_lies(numbers: Plan, coordinates: int
 def test_what_is_read_here_protobuf_reads_alike(field: int, kind: Any, noise: bytes) -> None:
     """Whatever comes: either it is left to protobuf, or both see the same chunk."""
     for raw in (noise, bytes([field << 3 | 2, len(noise)]) + noise):
-        view = read_chunk(field, raw)
+        view = read_chunk(field, raw, MOST)
         if view is None:
             continue
         theirs = kind.FromString(raw).chunk
@@ -83,8 +86,8 @@ def test_other_shapes_are_left_to_protobuf() -> None:
     head = body_pb2.Frame(header=body_pb2.Header(silo="s")).SerializeToString()
     trailer = body_pb2.Frame(trailer=body_pb2.Trailer(root=b"r")).SerializeToString()
     for raw in (b"", head, trailer, chunk[:-1], chunk + b"\x00", chunk + head, chunk + chunk, chunk[:1]):
-        assert read_chunk(BODY, raw) is None
-    assert read_chunk(RELAY, chunk) is None
+        assert read_chunk(BODY, raw, MOST) is None
+    assert read_chunk(RELAY, chunk, MOST) is None
     swapped = bytes([BODY << 3 | 2, 9]) + b"\x1a\x03abc\x08\x03\x10\x09"  # planes first: valid, and not ours
-    assert read_chunk(BODY, swapped) is None
+    assert read_chunk(BODY, swapped, MOST) is None
     assert body_pb2.Frame.FromString(swapped).chunk.index == 3

@@ -9,15 +9,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.protocol.federations import SCHEMA, cohort, federation, fence, headers, manifest
+from tests.core.protocol.federations import SCHEMA, cohort, evidence, federation, fence, headers, manifest
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
 from silomix.runtime.core.protocol.messages import (
     Cohort,
+    Evidence,
     Fence,
     Header,
     Manifest,
@@ -26,9 +26,10 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
+from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, UpdateKind
 from silomix.runtime.net.wire import (
-    MAX_PARAMETERS,
     read_cohort,
+    read_evidence,
     read_header,
     read_manifest,
     read_plan,
@@ -36,6 +37,7 @@ from silomix.runtime.net.wire import (
     read_round_key,
     read_schema,
     write_cohort,
+    write_evidence,
     write_header,
     write_manifest,
     write_plan,
@@ -74,7 +76,7 @@ SCHEMAS = (
     .map(lambda tensors: Schema(tuple(tensors)))
     .filter(lambda schema: schema.parameters > 0)
 )
-KEYS = st.builds(RoundKey, NAME, NAME | st.just(""), U64, DIGEST, U64, SIGNATURE)
+KEYS = st.builds(RoundKey, NAME, NAME | st.just(""), U64, U32, DIGEST, U64, SIGNATURE)
 FENCES = st.builds(Fence, NAME, U64, U32, SIGNATURE)
 MANIFESTS = st.builds(
     Manifest,
@@ -89,7 +91,7 @@ MANIFESTS = st.builds(
     granularity=st.sampled_from(Granularity),
     chain=tuples(NAME),
     hop_keys=tuples(KEYS),
-    aggregator_key=st.none() | KEYS,
+    aggregator_keys=tuples(KEYS),
     group_size=st.just(0) | st.integers(3, (1 << 32) - 1),
     invited=tuples(NAME),
     minimum_cohort=st.integers(3, (1 << 32) - 1),
@@ -101,6 +103,7 @@ MANIFESTS = st.builds(
 SEEDS = st.builds(SealedSeed, NAME, st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES), DIGEST)
 HEADERS = st.builds(Header, NAME, DIGEST, tuples(SEEDS), st.integers(0, (1 << 32) - 1), SIGNATURE)
 RECEIPTS = st.builds(Receipt, NAME, DIGEST, DIGEST, NAME, SIGNATURE)
+EVIDENCE = st.builds(Evidence, DIGEST, NAME, NAME, DIGEST, DIGEST)
 COHORTS = st.builds(Cohort, DIGEST, tuples(st.builds(Participant, NAME, DIGEST)), SIGNATURE)
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -111,6 +114,7 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[A
     "header": (HEADERS, write_header, read_header),
     "receipt": (RECEIPTS, write_receipt, read_receipt),
     "cohort": (COHORTS, write_cohort, read_cohort),
+    "evidence": (EVIDENCE, write_evidence, read_evidence),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -143,6 +147,7 @@ GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "header": (lambda: write_header(H), read_header),
     "receipt": (lambda: write_receipt(R), read_receipt),
     "cohort": (lambda: write_cohort(cohort(M, headers(M, F))), read_cohort),
+    "evidence": (lambda: write_evidence(evidence(M, H, "hop-2")), read_evidence),
 }
 
 BAD: list[tuple[str, str, Any, Reason]] = [
@@ -173,8 +178,8 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("manifest", "hop_keys.0.silo", LONG, MALFORMED),
     ("manifest", "hop_keys.0.public_key", bytes(31), SHORT),
     ("manifest", "hop_keys.0.signature", b"", SHORT),
-    ("manifest", "aggregator_key.public_key", b"", SHORT),
-    ("manifest", "aggregator_key.signature", bytes(65), SHORT),
+    ("manifest", "aggregator_keys.0.public_key", b"", SHORT),
+    ("manifest", "aggregator_keys.0.signature", bytes(65), SHORT),
     ("manifest", "fences.0.hop", "", MALFORMED),
     ("manifest", "fences.0.signature", b"", SHORT),
     ("manifest", "plan.n_max", 0, MALFORMED),
@@ -209,6 +214,11 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("cohort", "participants.0.silo", "", MALFORMED),
     ("cohort", "participants.0.silo", LONG, MALFORMED),
     ("cohort", "participants.0.header_digest", bytes(31), SHORT),
+    ("evidence", "manifest_digest", bytes(31), SHORT),
+    ("evidence", "header_digest", b"", SHORT),
+    ("evidence", "private_key", bytes(33), SHORT),
+    ("evidence", "silo", "", MALFORMED),
+    ("evidence", "recipient", LONG, MALFORMED),
 ]
 
 
@@ -263,6 +273,7 @@ READERS: list[tuple[type[Message], Callable[[Any], Any]]] = [
     (manifest_pb2.RoundKey, read_round_key),
     (body_pb2.Header, read_header),
     (body_pb2.Receipt, read_receipt),
+    (body_pb2.Evidence, read_evidence),
     (services_pb2.Cohort, read_cohort),
     (plan_pb2.Plan, read_plan),
     (schema_pb2.Schema, read_schema),
@@ -296,6 +307,8 @@ def test_the_core_has_every_field_of_the_wire() -> None:
         Manifest: manifest_pb2.Manifest,
         Header: body_pb2.Header,
         Receipt: body_pb2.Receipt,
+        Evidence: body_pb2.Evidence,
+        RoundKey: manifest_pb2.RoundKey,
         Plan: plan_pb2.Plan,
     }
     for ours, wire in pairs.items():

@@ -12,23 +12,27 @@ import grpc
 import numpy as np
 from tests.nodes.toy import Toy
 
+from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.enrol import Value
-from silomix.runtime.config.load import NodeConfig, Role, Scalar, load_identity, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import mask_stream
 from silomix.runtime.core.numbers.packing import Residues, pack
 from silomix.runtime.core.protocol import silo as core
-from silomix.runtime.core.protocol.federation import Federation, Policy
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.values import Scalar
 from silomix.runtime.local import InProcess, create
-from silomix.runtime.net.transport import aggregator_stub, channel, metadata, shuffler_stub
+from silomix.runtime.net.transport import channel, metadata
 from silomix.runtime.net.wire import write_header
 from silomix.runtime.nodes.node import Node, tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.store.modelfile import read_model
-from silomix.v1 import body_pb2
+from silomix.v1 import body_pb2, services_pb2_grpc
 
 TASK = "tests.nodes.toy:task"
 PARAMETERS = 1001
@@ -150,6 +154,11 @@ async def manifest_at(federation: InProcess, name: str = "shuffler-1", round_: i
     return node.core.attempt.manifest
 
 
+def shuffler_stub(to: grpc.aio.Channel) -> Any:
+    """What calls a shuffler as gRPC would; the generated stubs have no types."""
+    return services_pb2_grpc.ShufflerServiceStub(to)  # type: ignore[no-untyped-call]
+
+
 class Peer:
     """A member without a node: calls what it likes, in its own name."""
 
@@ -161,7 +170,7 @@ class Peer:
         member = config.federation.member(target)
         self.channel = channel(member.address, target, self.tls)
         self.shuffler = shuffler_stub(self.channel)
-        self.aggregator = aggregator_stub(self.channel)
+        self.aggregator: Any = services_pb2_grpc.AggregatorServiceStub(self.channel)  # type: ignore[no-untyped-call]
 
     async def submit(self, frames: Iterable[body_pb2.Frame] | AsyncIterator[body_pb2.Frame]) -> body_pb2.Receipt:
         """Send a stream of frames, and return the receipt or raise what came instead."""

@@ -12,9 +12,10 @@ from tests.nodes.toy import Toy
 from silomix.runtime.capture.evidence import Evidence, evidence
 from silomix.runtime.capture.format import CaptureError
 from silomix.runtime.capture.writer import Capture
-from silomix.runtime.config.load import ConfigError, Role
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2
 

@@ -33,18 +33,19 @@ from tests.nodes.federations import (
     rejections,
     run,
     shuffler,
+    shuffler_stub,
     until,
 )
 from tests.nodes.toy import Toy
 
-from silomix.runtime.config.enrol import CertificateAuthority
+from silomix.runtime.config.authority import CertificateAuthority
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.messages import Cohort, Participant
 from silomix.runtime.local import InProcess
 from silomix.runtime.net.answers import ANSWERS
-from silomix.runtime.net.transport import MAX_MESSAGE_BYTES, Tls, channel, shuffler_stub
+from silomix.runtime.net.transport import Tls, channel
 from silomix.runtime.net.wire import write_cohort, write_header
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.shuffler import SILO_STREAMS, Spool
@@ -315,7 +316,7 @@ def test_malformed_bodies_are_refused_with_a_reason_and_change_nothing(tmp_path:
                 assert rejections(hop, reason) > before, name
                 assert "silo-04" not in _counted(running), name
                 assert not [f for f in leftovers(tmp_path / "f") if f.startswith(body.header.digest.hex())], name
-            assert not hop.uploads["silo-04"]
+            assert not hop.submitting.open["silo-04"]
             await us.submit(body.frames())
             later = Body(us, await manifest_at(running, round_=2), _update(3, 2))
             error = await refusal(lambda: us.submit(body.frames()))  # an old round's body, perfect as it was
@@ -338,20 +339,20 @@ def test_giant_messages_and_floods_are_refused(tmp_path: Path) -> None:
             credentials = grpc.ssl_channel_credentials(us.tls.anchor, us.tls.key, us.tls.certificate)
             options = (("grpc.max_send_message_length", -1), ("grpc.ssl_target_name_override", "shuffler-1"))
             async with grpc.aio.secure_channel(address, credentials, options=options) as line:
-                giant = body_pb2.Frame(chunk=body_pb2.Chunk(planes=[bytes(MAX_MESSAGE_BYTES)]))
+                hop = shuffler(running)
+                giant = body_pb2.Frame(chunk=body_pb2.Chunk(planes=[bytes(hop.limits.at_shuffler)]))
                 error = await refusal(lambda: shuffler_stub(line).Submit([body.first, giant], timeout=10))
                 assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            hop = shuffler(running)
-            await until(lambda: not hop.uploads.get("silo-04"), "the giant is gone")
+            await until(lambda: not hop.submitting.open.get("silo-04"), "the giant is gone")
             calls = [us.shuffler.Submit(metadata=us.metadata) for _ in range(SILO_STREAMS)]
             for call in calls:
                 await call.write(body.first)
-            await until(lambda: hop.uploads["silo-04"] == SILO_STREAMS, "all begin")
+            await until(lambda: hop.submitting.open["silo-04"] == SILO_STREAMS, "all begin")
             error = await refusal(lambda: us.submit(body.frames()))
-            assert (error.details() or "").startswith(Reason.WRONG_SEQUENCE)
+            assert (error.details() or "").startswith(Reason.BUSY)
             for call in calls:
                 call.cancel()
-            await until(lambda: not hop.uploads["silo-04"], "all are gone")
+            await until(lambda: not hop.submitting.open["silo-04"], "all are gone")
             await us.submit(body.frames())
             assert [r.cohort for r in await running.finished()] == [4]
             assert_model(running.aggregator.tensors, [range(4)], federation.policy)
@@ -392,6 +393,7 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
             peer(directory, "silo-04", "shuffler-2") as second,
             peer(directory, "silo-04", "aggregator") as third,
             peer(directory, "shuffler-2", "aggregator") as hop,
+            peer(directory, "shuffler-1", "shuffler-2") as prior,
         ):
             manifest = await manifest_at(running)
             body = Body(first, manifest, _update(3))
@@ -408,8 +410,8 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
                 ("shuffler-1", lambda: first.shuffler.Open(services_pb2.OpenRequest()), Reason.UNKNOWN_PEER),
                 ("shuffler-1", lambda: first.shuffler.Relay([opening]), Reason.WRONG_CHAIN),
                 ("shuffler-2", lambda: second.shuffler.Relay([opening]), Reason.WRONG_CHAIN),
-                ("shuffler-2", lambda: second.shuffler.Relay([services_pb2.RelayFrame()]), Reason.WRONG_SEQUENCE),
-                ("shuffler-2", lambda: second.shuffler.Submit(body.frames()), Reason.UNKNOWN_PEER),
+                ("shuffler-2", lambda: prior.shuffler.Relay([services_pb2.RelayFrame()]), Reason.WRONG_SEQUENCE),
+                ("shuffler-2", lambda: second.shuffler.Submit(body.frames()), Reason.WRONG_CHAIN),
                 ("aggregator", lambda: third.aggregator.Deliver([opening]), Reason.WRONG_CHAIN),
                 ("aggregator", lambda: third.aggregator.GetModel(wrong_model).read(), Reason.WRONG_MODEL),
                 ("aggregator", lambda: third.aggregator.Watch(wrong_file).read(), Reason.WRONG_FEDERATION),
@@ -617,7 +619,7 @@ def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pyte
             assert "cannot write" in (error.details() or "")
             assert "silo-04" not in _counted(running)
             assert not [f for f in leftovers(tmp_path / "f") if f.startswith(body.header.digest.hex())]
-            assert not shuffler(running).uploads["silo-04"]
+            assert not shuffler(running).submitting.open["silo-04"]
             running.start("silo-04")  # fails once more, and then gets through
             assert [r.cohort for r in await running.finished()] == [4]
             assert full == {"silo-04": 0}
@@ -626,30 +628,35 @@ def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pyte
     run(go())
 
 
-def test_a_release_that_cannot_be_written_down_does_not_happen(tmp_path: Path) -> None:
-    """The release is in the journal first, or nothing leaves the hop; the next attempt finds the disk mended."""
-    federation = make(tmp_path / "f", 4, 1, deadline_s=2, release_s=1)
+def test_a_release_that_cannot_be_written_down_does_not_happen_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release is in the journal first, or nothing leaves the hop; when the disk is mended, the attempt goes on."""
+    monkeypatch.setattr("silomix.runtime.nodes.node.RETRY_S", 0.05)
+    federation = make(tmp_path / "f", 4, 1)
 
     async def go() -> None:
-        async with InProcess(tmp_path / "f", without=("silo-04",)) as running:
+        async with InProcess(tmp_path / "f", without=("silo-04",)) as running, peer(tmp_path / "f", "silo-04") as us:
             hop = shuffler(running)
             put = hop.journal.put
             failed: list[int] = []
 
             def full(kind: str, round_: int, key: str, value: bytes) -> None:
-                if kind == "released" and not failed:
-                    failed.append(round_)
+                if kind == "released" and len(failed) < 5:
+                    assert hop.passage is not None
+                    failed.append(hop.passage.ready)
                     raise JournalError("no space left on the device")
                 put(kind, round_, key, value)
 
             hop.journal.put = full  # type: ignore[method-assign]
-            running.start("silo-04")
-            await until(lambda: failed, "the write fails")
-            assert hop.core.last_released == 0
-            assert hop.passage is not None
-            assert hop.passage.ready == 0
+            body = Body(us, await manifest_at(running), _update(3))
+            await until(lambda: len(_counted(running)) == 3, "the others are in")
+            error = await refusal(lambda: us.submit(body.frames()))  # it does not come back: the hop tries by itself
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert "cannot write" in (error.details() or "")
             (done,) = await running.finished()
-            assert (done.attempts, done.cohort) == (2, 4)
+            assert failed == [0] * 5  # nothing was ready to leave while it could not be written down
+            assert (done.attempts, done.cohort) == (1, 4)
             assert_model(running.aggregator.tensors, [range(4)], federation.policy)
             assert_model(model_of(tmp_path / "f"), [range(4)], federation.policy)
 

@@ -12,10 +12,10 @@ from tests.nodes.toy import Toy
 from silomix.runtime.capture.evidence import evidence
 from silomix.runtime.capture.format import Direction
 from silomix.runtime.capture.reader import read
-from silomix.runtime.config.load import ConfigError, Role
-from silomix.runtime.core.learning.optimise import Server
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity, Server
 from silomix.runtime.local import InProcess
 
 CAPTURE = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from tests.nodes.federations import make, run, until
 
-from silomix.runtime.config.load import Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_node
 from silomix.runtime.local import InProcess, fetch_status
 from silomix.runtime.observe.health import own_health
 

@@ -9,8 +9,9 @@ import pytest
 from tests.nodes.federations import PARAMETERS, Body, assert_model, make, manifest_at, peer, run, shuffler, until
 from tests.nodes.toy import Toy
 
+from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.local import InProcess
-from silomix.runtime.net.transport import NOT_OPEN, has_attempt
+from silomix.runtime.net.health import NOT_OPEN, has_attempt
 from silomix.runtime.nodes import lookout
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.observe.events import Heard
@@ -124,7 +125,7 @@ def test_a_hop_says_over_grpc_whether_it_has_this_very_attempt(tmp_path: Path) -
                 assert await has_attempt(caller.channel, manifest.digest, 5) == ""
                 assert "lost the attempt" in await has_attempt(caller.channel, bytes(32), 5)
                 assert "lost the attempt" in await has_attempt(caller.channel, b"", 5)
-                shuffler(federation).passage = None
+                await shuffler(federation).step(core.Spoiled(manifest.digest, "this test gives it up"))
                 assert "lost the attempt" in await has_attempt(caller.channel, manifest.digest, 5)
             federation.aggregator.stopping.set()
         async with peer(tmp_path / "f", "aggregator", "shuffler-1") as caller:
@@ -160,8 +161,8 @@ def test_a_hop_that_lost_the_attempt_costs_seconds_and_no_deadline(
     async def go() -> None:
         async with InProcess(tmp_path / "f", without=("silo-04",)) as running, peer(tmp_path / "f", "silo-04") as us:
             await manifest_at(running)
-            hop = shuffler(running, name)
-            hop.passage = hop.core.attempt = None  # what a restart loses
+            await running.stop(name)
+            running.start(name)
             body = Body(us, await manifest_at(running, attempt=2), Toy(3, PARAMETERS).update(1))
             await us.submit(body.frames())
             assert [(r.attempts, r.cohort) for r in await running.finished()] == [(2, 4)]

@@ -14,12 +14,13 @@ from tests.nodes.toy import Toy
 
 from silomix.runtime.capture.format import Direction, Record
 from silomix.runtime.capture.reader import read
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec, Layout
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Federation, UpdateKind
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2, services_pb2
 
@@ -70,14 +71,14 @@ def test_silos_can_send_their_weights_instead_of_the_change(tmp_path: Path) -> N
 def test_only_the_invited_take_part(tmp_path: Path) -> None:
     """Subsampling: the model is the mean of those that the manifest invites, and they change from round to round."""
     settings = {Role.AGGREGATOR: {"capture": "capture"}}
-    federation = make(tmp_path / "f", 6, 1, subsample=0.5, rounds=4, settings=settings)
+    federation = make(tmp_path / "f", 6, 1, subsample=0.67, rounds=4, settings=settings)
     done = run(_finish(tmp_path / "f"))
     told: dict[int, list[int]] = {}
     for record in read(tmp_path / "f" / "aggregator" / "capture"):
         if isinstance(record.message, services_pb2.Announcement) and record.message.HasField("manifest"):
             manifest = record.message.manifest
             told[manifest.round] = [int(name.removeprefix("silo-")) - 1 for name in manifest.invited]
-    assert all(len(silos) == 3 for silos in told.values())
+    assert all(len(silos) == 4 for silos in told.values())
     assert len({tuple(silos) for silos in told.values()}) > 1
     assert_model(done.aggregator.tensors, [told[t] for t in range(1, 5)], federation.policy)
 

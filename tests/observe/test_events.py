@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import ConfigError, Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_node
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.observe.events import QUEUE, Events, Heard
 from silomix.runtime.observe.log import Log

@@ -10,9 +10,7 @@ import pytest
 from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.cli.nodes import GRANULARITIES
-from silomix.runtime.config.load import Role
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.local import InProcess
 from silomix.runtime.observe.health import Answer, own_health, peers_health
 
@@ -124,8 +122,3 @@ def test_a_probe_loads_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_command_line_has_the_words_of_the_policy() -> None:
-    """It keeps them itself, so that it starts without what the policy needs."""
-    assert set(GRANULARITIES) == {str(word) for word in Granularity}

@@ -7,7 +7,7 @@ import pytest
 from tests.nodes.federations import make, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.render.capacity import COSTS, Load, Place, load_of, needs, place_of

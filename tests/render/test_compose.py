@@ -8,8 +8,9 @@ import yaml
 
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.config.broker import write_broker
-from silomix.runtime.config.load import Role, load_node
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_node
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import create
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

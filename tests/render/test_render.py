@@ -17,7 +17,8 @@ import yaml
 from tests.render.rendered import Document, documents, federation, of_kind, source
 
 from silomix.runtime.cli import main, make_parser
-from silomix.runtime.config.load import Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_node
 from silomix.runtime.render.k8s import Cluster, render
 from silomix.runtime.render.source import KEY_FILES, Files, load_source
 

@@ -17,9 +17,10 @@ from tests.nodes.federations import TASK, assert_model, make, peer, run, until
 from tests.system.brokers import Recorder, mosquitto, recording
 
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.local import InProcess, LocalFederation
-from silomix.runtime.net.transport import backoff, has_attempt
+from silomix.runtime.net.health import has_attempt
+from silomix.runtime.net.transport import backoff
 from silomix.runtime.nodes import aggregator, lookout, silo
 from silomix.runtime.observe import events as events_module
 from silomix.v1 import services_pb2

@@ -18,7 +18,8 @@ from tests.nodes.federations import model_of, policy, run
 from tests.nodes.toy import Toy
 from tests.system.namespaces import Apart, Network, in_thread, settle
 
-from silomix.runtime.config.load import Role, load_federation
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_federation
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.local import LocalFederation, create
 from silomix.v1 import services_pb2

@@ -11,7 +11,8 @@ import pytest
 from tests.nodes.federations import assert_model, make, model_of, policy, run
 
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import Role, load_node
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_node
 from silomix.runtime.local import LocalFederation, create
 from silomix.runtime.nodes.node import GRACE_S
 from silomix.runtime.store.journal import Journal

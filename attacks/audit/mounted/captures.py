@@ -16,10 +16,11 @@ from silomix.attacks.audit.watch import watched
 from silomix.attacks.collusion import quiet, run_colluding
 from silomix.attacks.sia import Outcome, pooled
 from silomix.models.simulation.experiment import Cell, Line, Plot, Table
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.federation import Granularity, Policy
+from silomix.runtime.core.protocol.policy import Granularity, Policy
 from silomix.runtime.local import create
+from silomix.runtime.store.home import CAPTURE_DIRECTORY
 
 NAME = "captures"
 HOPS = 3
@@ -39,7 +40,7 @@ SIDES = {
 def run_and_watch(policy: Policy, silos: int) -> Json:
     """Run a federation with mutual TLS, record what its aggregator and hops see, and attack that."""
     torch.set_num_threads(1)
-    seen = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}
+    seen = {role: {"capture": CAPTURE_DIRECTORY} for role in (Role.AGGREGATOR, Role.SHUFFLER)}
     with tempfile.TemporaryDirectory(prefix="silomix-audit-", ignore_cleanup_errors=True) as place, quiet():
         home = Path(place) / "federation"
         create(home, silos, HOPS, policy=policy, name="audit", settings={**seen, Role.SILO: {"keep_updates": True}})

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.numbers.codec import Array, Schema, as_float, round_to
 from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.numbers.plan import largest_value
+from silomix.runtime.core.protocol.policy import Policy
 
 MAX_VARIANCE = 1 << 30
 """Noise of more than 2^15 steps would drown four decimal digits: send fewer digits instead."""
@@ -56,6 +58,14 @@ class Noise:
                 bound="noise",
             )
         return cls(max(1, ceil(wanted)))
+
+    @classmethod
+    def under(cls, policy: Policy, contributors: int) -> "Noise":
+        """What each silo adds under a policy, if a released sum holds the noise of so many at least."""
+        if not policy.noise_multiplier:
+            return cls()
+        sensitivity = policy.clip_norm * largest_value(policy.precision, policy.quantiser) / policy.bound
+        return cls.of(policy.noise_multiplier, sensitivity, contributors)
 
     def slack(self, silos: int) -> int:
         """How far the noise of so many silos can carry a sum beyond the largest honest one."""

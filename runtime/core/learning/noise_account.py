@@ -10,8 +10,9 @@ draw is public.
 from dataclasses import replace
 from math import exp, inf, isfinite, log, log1p, pi, sqrt
 
+from silomix.runtime.core.learning.noise import Noise
 from silomix.runtime.core.numbers.plan import largest_value
-from silomix.runtime.core.protocol.federation import Policy
+from silomix.runtime.core.protocol.policy import Policy
 
 
 def rho(policy: Policy, parameters: int, least: int, contributors: int | None = None) -> float:
@@ -19,7 +20,7 @@ def rho(policy: Policy, parameters: int, least: int, contributors: int | None = 
 
     `least` is the number that the noise was chosen for: `Federation.contributors`.
     """
-    noise = policy.noise(least)
+    noise = Noise.under(policy, least)
     if not noise.variance:
         return inf
     n = least if contributors is None else contributors

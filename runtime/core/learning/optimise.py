@@ -8,30 +8,15 @@ running variance, are always averaged: a step of Adam along them would mean noth
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.numbers.codec import Aggregate, Array, Dtype, Schema, TensorSpec, add, as_float, round_to
+from silomix.runtime.core.protocol.policy import Policy, Server
 
 Doubles = npt.NDArray[np.float64]
-
-
-class Server(StrEnum):
-    """How the aggregator makes the next model of a round's mean."""
-
-    AVERAGE = "average"
-    """FedAvg: the mean is the model, or with a rate other than 1 a part of the way there."""
-    MOMENTUM = "momentum"
-    """FedAvgM: changes add up, and old ones fade."""
-    ADAM = "adam"
-    """FedAdam: each value's step is scaled by how much it has changed of late."""
-    YOGI = "yogi"
-    """FedYogi: Adam with a scale that grows slowly."""
-    MEDIAN = "median"
-    """FedMedian: the median of the groups' means, value by value. It needs groups."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +29,12 @@ class Optimiser:
     beta2: float = 0.99
     epsilon: float = 1e-3
     """Keeps the step finite where nothing has changed yet: about how small a change still counts."""
+
+    @classmethod
+    def of(cls, policy: Policy) -> "Optimiser":
+        """The rule of a policy, from the keys that begin with `server`."""
+        p = policy
+        return cls(p.server, p.server_lr, p.server_momentum, p.server_beta2, p.server_epsilon)
 
     @property
     def slots(self) -> tuple[str, ...]:

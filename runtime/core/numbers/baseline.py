@@ -24,7 +24,7 @@ from silomix.runtime.core.numbers.kernels import compiled
 from silomix.runtime.core.numbers.masks import Secret, derive
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Plan
-from silomix.runtime.core.protocol.federation import Granularity
+from silomix.runtime.core.protocol.policy import Granularity
 
 FLOAT_BITS = 32
 _LOT = 1 << 22  # random words at a time: 16 MiB

@@ -4,41 +4,15 @@ Nothing in it is ever learned from the aggregator. Its digest is in every manife
 never take part in the same round.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import cached_property
 
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.noise import Noise
-from silomix.runtime.core.learning.optimise import Optimiser, Server
-from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Encoding, Level, Plan, Quantiser, largest_value, plan
-
-LEAST_COHORT = 3
-"""No sum is ever released over fewer silos: with two, each would learn the other's update."""
-
-
-class UpdateKind(StrEnum):
-    """What a silo encodes."""
-
-    DELTA = "delta"
-    """The trained values less the global model's: small numbers, so fewer digits do."""
-    WEIGHTS = "weights"
-    """The trained values themselves, as in the paper."""
-
-
-class Granularity(StrEnum):
-    """What leaves the chain. Only `sum` protects; the others are what the paper compares with."""
-
-    NONE = "none"
-    MODEL = "model"
-    LAYER = "layer"
-    PARAMETER = "parameter"
-    UNARY = "unary"
-    SUM = "sum"
+from silomix.runtime.core.numbers.plan import Level, Plan, largest_value, plan
+from silomix.runtime.core.protocol.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -49,113 +23,6 @@ class Member:
     key: bytes
     address: str = ""
     """host:port; empty for a silo, which only dials out."""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the owners agreed on. Each field says what it does; docs/operations.md says how to choose."""
-
-    task: str = "silomix.models.digits:task"
-    """package.module:factory of what silos train."""
-    task_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    """Keyword arguments of the factory."""
-    rounds: int = 10
-    """Rounds until the federation is done."""
-    precision: int = 4
-    """Decimal digits kept of a value within its bound."""
-    quantiser: Quantiser = Quantiser.DECIMAL
-    encoding: Encoding = Encoding.COUNTS
-    level: Level = Level.SEMI_HONEST
-    update: UpdateKind = UpdateKind.DELTA
-    bound: float = 1.0
-    """Magnitude that values are scaled by and clipped to."""
-    weight_levels: int = 1
-    """1 is the plain mean; W > 1 weighs a silo by its examples, at most W of them."""
-    headroom: int = 0
-    """Bits of range beyond the largest honest sum."""
-    granularity: Granularity = Granularity.SUM
-    minimum_cohort: int = 0
-    """Silos that a sum holds at least; 0 for a majority of the roster. Every hop counts for itself."""
-    cohort_step: int = 0
-    """Silos by which two successive cohorts differ at least, if they differ; 0 for any difference."""
-    quorum: float = 1.0
-    """Share of the invited silos that closes the cohort before the deadline."""
-    minimum_hops: int = 0
-    """Hops that a chain has at least; 0 for the whole pool. core/chain.py says what it holds against."""
-    deadline_s: int = 600
-    """Seconds that silos have to train and submit, from the announcement."""
-    release_s: int = 120
-    """Seconds that the chain has to deliver after the cohort has closed."""
-    attempts: int = 3
-    """Tries at a round before it is abandoned."""
-    group_size: int = 0
-    """Silos per group if a sum per group leaves the chain; 0 for one sum."""
-    subsample: float = 1.0
-    """Share of the roster that is invited to a round."""
-    chunk_parameters: int = CHUNK_PARAMETERS
-    server: Server = Server.AVERAGE
-    """How the aggregator makes the next model of a round's mean."""
-    server_lr: float = 1.0
-    """Share of the way to the mean that the model goes; the rate of the server's optimiser."""
-    server_momentum: float = 0.9
-    """How much of the last round's direction is kept, for momentum, adam and yogi."""
-    server_beta2: float = 0.99
-    """How much of the last round's scale is kept, for adam and yogi."""
-    server_epsilon: float = 1e-3
-    """Keeps the steps of adam and yogi finite."""
-    clip_norm: float = 0.0
-    """Largest Euclidean norm of a silo's update: a longer one is scaled down. 0 for no limit."""
-    noise_multiplier: float = 0.0
-    """Standard deviation of the noise in a sum, in units of clip_norm: differential privacy for whole silos."""
-
-    @property
-    def optimiser(self) -> Optimiser:
-        """The server's rule, from the keys that begin with `server`."""
-        return Optimiser(self.server, self.server_lr, self.server_momentum, self.server_beta2, self.server_epsilon)
-
-    def cohort_of(self, silos: int) -> int:
-        """Silos that a sum holds at least, with so many on the roster: a majority, unless the policy has a number.
-
-        Of two majorities one silo is in both.
-        """
-        return self.minimum_cohort or max(LEAST_COHORT, silos // 2 + 1)
-
-    def contributors(self, silos: int) -> int:
-        """Silos whose noise a released sum holds at least, with so many on the roster."""
-        return self.group_size or self.cohort_of(silos)
-
-    def noise(self, contributors: int) -> Noise:
-        """What each silo adds to its integers, if a released sum holds the noise of so many at least."""
-        if not self.noise_multiplier:
-            return Noise()
-        sensitivity = self.clip_norm * largest_value(self.precision, self.quantiser) / self.bound
-        return Noise.of(self.noise_multiplier, sensitivity, contributors)
-
-    def conflict(self) -> tuple[str, str] | None:
-        """Return the key and the trouble if keys about learning do not go together: the rest is config.py's."""
-        if self.server is Server.MEDIAN and not self.group_size:
-            return "server", 'found "median" of one mean; give policy.group_size, or another rule'
-        if not self.noise_multiplier:
-            return None
-        if not self.clip_norm:
-            return "noise_multiplier", f"found {self.noise_multiplier}, in units of policy.clip_norm = 0; give that too"
-        for key, found, wanted in (
-            ("update", self.update, UpdateKind.DELTA),
-            ("granularity", self.granularity, Granularity.SUM),
-            ("weight_levels", self.weight_levels, 1),
-        ):
-            if found != wanted:
-                return "noise_multiplier", f"found noise beside policy.{key} = {found}; it needs {wanted}"
-        if self.level is Level.TRUSTED:
-            why = "hop 1 would see each silo's update with no more than its own share of the noise"
-            return "noise_multiplier", f"found noise beside policy.level = trusted, where {why}; it needs masks"
-        return None
-
-    def canonical(self) -> bytes:
-        """Encode the policy for the digest: its fields by name, sorted, as JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["task_options"] = dict(self.task_options)
-        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
@@ -187,6 +54,38 @@ class Federation:
         headroom = p.headroom + self.noise.headroom(silos, largest)
         return plan(silos, p.precision, p.encoding, p.level, p.weight_levels, headroom, p.quantiser)
 
+    def conflict(self) -> tuple[str, str] | None:
+        """Return a key of the policy and the trouble with it, if the keys do not go together, or not with the roster.
+
+        What one key alone may be, its kind says.
+        """
+        policy, silos = self.policy, len(self.silos)
+        if problem := self.chain_rule.problem:
+            return "minimum_hops", f"found {policy.minimum_hops}: {problem}; give 0 for the whole pool"
+        if policy.level is Level.MALICIOUS:
+            return "level", 'found "malicious", which is not available yet; give "semi-honest" or "trusted"'
+        if policy.minimum_cohort > silos:
+            return "minimum_cohort", f"found {policy.minimum_cohort}; give at most {silos}, the number of [[silos]]"
+        invited, least = round(policy.subsample * silos, 9), self.minimum_cohort
+        if invited < least:
+            return "subsample", (
+                f"found {policy.subsample}, which invites {invited:g} of {silos} silos; give at least "
+                f"{least / silos:g}, so that policy.minimum_cohort = {least} can be met"
+            )
+        if policy.group_size > invited:
+            return "group_size", f"found {policy.group_size}; a round invites {invited:g} silos, give no more"
+        if conflict := policy.conflict():
+            return conflict
+        try:
+            _ = self.plan
+        except LocalFault as fault:
+            return "precision", (
+                f"no plan holds with policy.precision = {policy.precision}, policy.weight_levels = "
+                f"{policy.weight_levels}, policy.headroom = {policy.headroom} and {silos} silos: {fault.message} "
+                "(r is policy.precision, n_max the number of silos)"
+            )
+        return None
+
     @cached_property
     def minimum_cohort(self) -> int:
         """Silos that a sum holds at least."""
@@ -200,7 +99,7 @@ class Federation:
     @cached_property
     def noise(self) -> Noise:
         """What each silo adds to its integers."""
-        return self.policy.noise(self.contributors)
+        return Noise.under(self.policy, self.contributors)
 
     @cached_property
     def chain(self) -> tuple[str, ...]:

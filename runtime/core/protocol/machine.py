@@ -76,6 +76,12 @@ class Machine(Generic[State, Event, Effect, Fact]):
         """When the machine wants to hear that time has passed, if it does."""
         raise NotImplementedError
 
+    def allows(self, kind: type) -> None:
+        """Refuse events of a kind that the table refuses whatever they say: what would make one need not be read."""
+        match self.TABLE[self.state][kind]:
+            case Refuses(reason, message):
+                raise PeerFault(reason, message)
+
     def step(self, event: Event) -> list[Effect]:
         """Take one event; raise a PeerFault if it is to be refused, and then nothing has changed."""
         before = self.state

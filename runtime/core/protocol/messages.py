@@ -7,14 +7,15 @@ Chunks are not here: they are bytes on their way, and only their digests matter.
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from silomix.runtime.core.digest import digest, fast_hash
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Schema
 from silomix.runtime.core.numbers.masks import MaskContext, Secret
 from silomix.runtime.core.numbers.plan import Plan
-from silomix.runtime.core.protocol.federation import Granularity, UpdateKind
 from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Manifest:
     fences: tuple[Fence, ...] = ()
     signature: bytes = field(default=b"", compare=False)
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What names the attempt everywhere else, and what the aggregator signs."""
         keys: list[bytes | int] = []
@@ -158,7 +159,7 @@ class Header:
     chunks: int
     signature: bytes = b""
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What the silo signs, and what a cohort names a body by."""
         seeds: list[str | bytes] = []
@@ -213,7 +214,7 @@ class Receipt:
     hop: str
     signature: bytes = b""
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What hop 1 signs."""
         return digest("receipt", self.silo, self.manifest, self.root, self.hop)
@@ -235,7 +236,7 @@ class Cohort:
     participants: tuple[Participant, ...]
     signature: bytes = b""
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What hop 1 signs."""
         parts: list[str | bytes] = []

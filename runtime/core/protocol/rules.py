@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import float_body
-from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.codec import Layout, Schema
 from silomix.runtime.core.numbers.masks import (
     KEY_BYTES,
     SEALED_BYTES,
@@ -20,9 +20,10 @@ from silomix.runtime.core.numbers.masks import (
     unseal,
 )
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import LEAST_COHORT, Federation
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
+from silomix.runtime.core.protocol.policy import LEAST_COHORT, Policy
 
 
 def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:
@@ -49,6 +50,8 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
         raise PeerFault(Reason.MALFORMED, f"round {manifest.round}, attempt {manifest.attempt}: both count from 1")
     check_round(manifest.round, federation)
     verify(federation.aggregator.key, manifest.digest, manifest.signature, federation.aggregator.name)
+    if problem := pin_problem(manifest.schema, policy):
+        raise PeerFault(Reason.WRONG_SCHEMA, f"the manifest's model {problem}")
     _expect(Reason.WRONG_PLAN, "plan", manifest.plan.digest, federation.plan.digest)
     if manifest.bounds != (policy.bound,) * len(manifest.schema.tensors):
         raise PeerFault(Reason.BAD_BOUND, f"the manifest needs one bound per tensor: the policy's, {policy.bound}")
@@ -71,6 +74,18 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
     _check_invited(manifest, federation)
     _check_keys(manifest, federation)
     _check_fences(manifest, federation)
+
+
+def pin_problem(schema: Schema, policy: Policy) -> str:
+    """What is wrong with a model's schema, by the policy's pins, or nothing.
+
+    All that a node allocates for a round follows from the schema, so it is checked before anything is allocated.
+    """
+    if policy.parameters and schema.parameters != policy.parameters:
+        return f"has {schema.parameters} values, and the policy pins {policy.parameters}"
+    if policy.schema and schema.digest.hex() != policy.schema:
+        return f"has the schema {schema.digest.hex()[:16]}..., and the policy pins {policy.schema[:16]}..."
+    return ""
 
 
 def check_round(round_: int, federation: Federation) -> None:

@@ -470,6 +470,13 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         assert self.attempt is not None, "the table lets nothing come here while no attempt is open"
         return self.attempt
 
+    @property
+    def manifest(self) -> Manifest:
+        """The attempt that is open, or was last; refused if there is none."""
+        if self.attempt is None:
+            raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open here")
+        return self.attempt.manifest
+
     # Keys, and opening an attempt
 
     def _prepare(self, event: Prepare) -> list[Effect]:

@@ -14,9 +14,9 @@ from silomix.attacks.collusion import KEPT, opened, quiet, run_colluding
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.cli import main
-from silomix.runtime.config.load import Role
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.federation import Granularity, Policy
+from silomix.runtime.core.protocol.policy import Granularity, Policy
 from silomix.runtime.local import create
 
 SILOS = 5

@@ -10,10 +10,11 @@ from typing import Any
 from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import SEALED_BYTES, Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.federation import Federation, Member, Policy
+from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import (
     Cohort,
+    Evidence,
     Fence,
     Header,
     Manifest,
@@ -22,6 +23,7 @@ from silomix.runtime.core.protocol.messages import (
     SealedSeed,
     trailer_digest,
 )
+from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.protocol.rules import invited, layout
 from silomix.runtime.core.protocol.shuffler import BodyIn
 
@@ -141,3 +143,9 @@ def flipped(data: bytes) -> bytes:
 
 def known(of: Iterable[Header]) -> dict[bytes, Header]:
     return {h.digest: h for h in of}
+
+
+def evidence(m: Manifest, h: Header, recipient: str, key: Secret | None = None) -> Evidence:
+    """What a node shows that cannot open what `h` seals to it. The seeds of `header` are garbage, so it is true."""
+    silo = "" if recipient == AGGREGATOR and m.group_size else h.silo
+    return Evidence.of(m.digest, recipient, h, key or private(recipient, silo, m.round, m.attempt))

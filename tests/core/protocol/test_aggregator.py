@@ -29,6 +29,7 @@ from silomix.runtime.core.protocol.aggregator import (
     Aggregator,
     Announce,
     Applied,
+    Apply,
     AskKeys,
     CohortIn,
     Effect,
@@ -38,18 +39,22 @@ from silomix.runtime.core.protocol.aggregator import (
     GiveUp,
     HeaderIn,
     HopFailed,
+    HopLost,
     HopReleased,
     KeysIn,
     OpenAt,
     OpenedAt,
-    Remember,
+    Phase,
     Start,
     SumApplied,
+    SumIn,
+    SumRefused,
     Take,
     Tick,
     Tried,
 )
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Cohort, Manifest, Participant
 from silomix.runtime.core.protocol.rules import check_manifest
 
@@ -91,7 +96,6 @@ class Node:
         for effect in effects[:survives]:
             if isinstance(effect, Remember):
                 self.journal.append(effect.fact)
-                self.core.recall(effect.fact)
         return effects
 
     def refuses(self, event: Event) -> Reason:
@@ -105,7 +109,8 @@ class Node:
     def keys(self, hop: str, last_released: int = 0, now: float = 0.0) -> KeysIn:
         masked = self.f.policy.level is not Level.TRUSTED
         names = self.core._invited() if masked else ()
-        made = tuple(round_key(self.f, hop, silo, self.core.round, last_released) for silo in names)
+        number = (self.core.round, last_released, self.core.attempt)
+        made = tuple(round_key(self.f, hop, silo, *number) for silo in names)
         return KeysIn(hop, made, last_released, now)
 
     def propose(self, now: float = 0.0) -> Manifest:
@@ -123,13 +128,21 @@ class Node:
         assert effects == [Announce(m)]
         return m
 
-    def run_round(self, now: float = 0.0) -> list[Effect]:
+    def receive(self, now: float = 0.0) -> Manifest:
+        """Run an attempt up to the moment at which its sum is here."""
         m = self.announce(now)
         of = headers(m, self.f)
         for h in of:
-            assert self.feed(HeaderIn(h)) == [Expand(h)]
+            (expand,) = self.feed(HeaderIn(h))
+            assert isinstance(expand, Expand)
+            assert expand.header == h
         assert self.feed(CohortIn(cohort(m, of))) == [Take(cohort(m, of))]
-        return self.feed(SumApplied(m.digest, model(m.round), len(of), now))
+        assert self.feed(SumIn(m.digest)) == [Apply(m)]
+        return m
+
+    def run_round(self, now: float = 0.0) -> list[Effect]:
+        m = self.receive(now)
+        return self.feed(SumApplied(m.digest, model(m.round), 4, now))
 
     def of(self, kind: type[Fact]) -> list[Fact]:
         return [f for f in self.journal if isinstance(f, kind)]
@@ -151,15 +164,51 @@ def test_a_manifest_holds_for_every_other_node() -> None:
     assert (m.round, m.attempt, m.model, m.invited) == (1, 1, MODEL, ())
 
 
-def test_the_private_half_of_its_key_goes_to_the_driver_and_does_not_print() -> None:
+def test_its_keys_are_one_per_silo_and_attempt_and_do_not_print() -> None:
     node = Node()
+    node.start()
+    m = node.announce()
+    public = {}
+    for h in headers(m, F):
+        (expand,) = node.feed(HeaderIn(h))
+        assert isinstance(expand, Expand)
+        assert expand.key is not None
+        key = m.key_for(AGGREGATOR, h.silo)
+        assert key is not None
+        assert public_key(expand.key) == key.public_key
+        assert (key.round, key.attempt) == (1, 1)
+        assert repr(expand.key.value) not in repr(expand)
+        public[h.silo] = key.public_key
+    assert len(set(public.values())) == 4
+    node.feed(Tick(80.0))
+    again = node.announce(80.0)
+    assert not set(public.values()) & {k.public_key for k in again.aggregator_keys}
+
+
+def test_where_sums_leave_by_group_one_key_serves_all_silos() -> None:
+    """Else the aggregator would know whose seed it opens."""
+    node = Node(federation(group_size=3))
     node.start()
     node.feed(node.keys("hop-1"))
     (proposed,) = node.feed(node.keys("hop-2"))
     assert isinstance(proposed, OpenAt)
-    assert proposed.manifest.aggregator_key is not None
-    assert public_key(proposed.private) == proposed.manifest.aggregator_key.public_key
-    assert repr(proposed.private.value) not in repr(proposed)
+    (key,) = proposed.manifest.aggregator_keys
+    assert key.silo == ""
+    assert proposed.unnamed is not None
+    assert public_key(proposed.unnamed) == key.public_key
+    assert repr(proposed.unnamed.value) not in repr(proposed)
+
+
+def test_keys_are_overwritten_when_the_attempt_is_over() -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    (expand,) = node.feed(HeaderIn(header(m, "silo-1")))
+    assert isinstance(expand, Expand)
+    assert expand.key is not None
+    assert any(expand.key.value)
+    node.feed(Tick(80.0))
+    assert not any(expand.key.value)
 
 
 def test_rounds_follow_one_another_until_all_are_done() -> None:
@@ -170,7 +219,7 @@ def test_rounds_follow_one_another_until_all_are_done() -> None:
         assert effects[0] == Remember(Applied(round_, model(round_), 4))
         assert set(effects[1:3]) == {Remember(HopReleased(hop, round_)) for hop in F.chain}
     assert effects[-1] == Finish(4)
-    assert node.core.phase == "finished"
+    assert node.core.phase is Phase.FINISHED
     assert node.core.wake_at() is None
     assert node.feed(Tick(1e9)) == []
     node.restart()
@@ -220,7 +269,7 @@ def test_a_header_is_expanded_once_and_a_cohort_is_counted() -> None:
     m = node.announce()
     of = headers(m, F)
     for h in of:
-        assert node.feed(HeaderIn(h)) == [Expand(h)]
+        assert [type(e) for e in node.feed(HeaderIn(h))] == [Expand]
         assert node.feed(HeaderIn(h)) == []
     assert node.refuses(CohortIn(cohort(m, of[:2]))) is Reason.COHORT_TOO_SMALL
     assert node.refuses(CohortIn(cohort(m, of, "hop-2"))) is Reason.BAD_SIGNATURE
@@ -272,25 +321,41 @@ def test_a_restart_goes_on_with_the_round_that_was_not_applied() -> None:
 def test_no_round_is_applied_twice() -> None:
     node = Node()
     node.start()
-    m = node.announce()
-    sum_in = SumApplied(m.digest, model(1), 4, 0.0)
-    assert node.feed(sum_in)
+    m = node.receive()
+    sum_applied = SumApplied(m.digest, model(1), 4, 0.0)
+    assert node.feed(SumIn(m.digest)) == []  # it comes again
+    assert node.feed(sum_applied)
     for _ in range(3):
-        assert node.feed(sum_in) == []
+        assert node.feed(SumIn(m.digest)) == []
+        assert node.feed(sum_applied) == []
     node.restart()
     node.start()
-    assert node.feed(sum_in) == []
+    assert node.feed(sum_applied) == []
     assert node.of(Applied) == [Applied(1, model(1), 4)]
+
+
+def test_no_sum_is_applied_that_has_not_come() -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    assert node.feed(SumIn(m.digest)) == []  # no cohort is known yet
+    assert node.feed(SumApplied(m.digest, model(1), 4, 0.0)) == []
+    node.restart()
+    node.start()
+    m = node.receive()
+    assert node.feed(SumApplied(bytes(32), model(1), 4, 0.0)) == []
+    assert not node.of(Applied)
+    assert node.core.phase is Phase.APPLYING
 
 
 def test_no_sum_is_applied_when_all_is_done() -> None:
     f = federation(rounds=1)
     node = Node(f)
     node.start()
-    m = node.announce()
-    sum_in = SumApplied(m.digest, model(1), 4, 0.0)
-    assert Finish(1) in node.feed(sum_in)
-    assert node.feed(sum_in) == []
+    m = node.receive()
+    sum_applied = SumApplied(m.digest, model(1), 4, 0.0)
+    assert Finish(1) in node.feed(sum_applied)
+    assert node.feed(sum_applied) == []
     assert node.of(Applied) == [Applied(1, model(1), 4)]
 
 
@@ -325,7 +390,7 @@ def test_whatever_happens_rounds_are_applied_in_order_and_once(steps: list[str])
     now = 0.0
     node.start(now)
     for step in steps:
-        if node.core.phase == "finished":
+        if node.core.phase is Phase.FINISHED:
             break
         if step == "round":
             node.run_round(now)
@@ -334,7 +399,8 @@ def test_whatever_happens_rounds_are_applied_in_order_and_once(steps: list[str])
             node.feed(Tick(now))
         else:
             if step == "crash while applying":
-                node.feed(SumApplied(node.announce(now).digest, model(node.core.round), 4, now), 1)
+                m = node.receive(now)
+                node.feed(SumApplied(m.digest, model(m.round), 4, now), 1)
             node.restart()
             node.start(now)
     applied = node.of(Applied)
@@ -376,24 +442,54 @@ def test_trouble_is_over_when_the_hop_answers() -> None:
     assert gave_up.why == "no sum came while collecting"
 
 
-@pytest.mark.parametrize("phase", ["preparing", "collecting", "releasing"])
-def test_every_phase_has_an_end(phase: str) -> None:
-    """In "releasing" that is a sum which never came, or could not be decoded."""
+@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.OPENING, Phase.COLLECTING, Phase.RELEASING])
+def test_every_phase_that_waits_for_others_has_an_end(phase: Phase) -> None:
+    """In "releasing" that is a sum which never came."""
     node = Node()
     node.start()
-    if phase != "preparing":
+    if phase is Phase.OPENING:
+        node.propose(10.0)
+    elif phase is not Phase.PREPARING:
         m = node.announce(10.0)
         of = headers(m, F)
-        for h in of if phase == "releasing" else ():
+        for h in of if phase is Phase.RELEASING else ():
             node.feed(HeaderIn(h))
-        if phase == "releasing":
+        if phase is Phase.RELEASING:
             node.feed(CohortIn(cohort(m, of)))
-    assert node.core.phase == phase
+    assert node.core.phase is phase
     wake = node.core.wake_at()
-    assert wake == (20.0 if phase == "preparing" else 10.0 + 60 + 20)
+    assert wake == (20.0 if phase in (Phase.PREPARING, Phase.OPENING) else 10.0 + 60 + 20)
     assert node.feed(Tick(wake - 0.1)) == []
     assert len(given_up(node.feed(Tick(wake)))) == 1
     assert (node.core.round, node.core.attempt) == (1, 2)
+    assert node.core.phase is Phase.PREPARING
+
+
+def test_no_clock_abandons_a_sum_that_is_being_made_into_a_model() -> None:
+    """The sum is here: however long its evaluation takes, the round is not lost."""
+    node = Node(federation(attempts=1))
+    node.start()
+    m = node.receive()
+    assert node.core.phase is Phase.APPLYING
+    assert node.core.wake_at() is None
+    assert node.feed(Tick(1e9)) == []
+    assert node.feed(HopLost("hop-1", m.digest, "it was started again", 1e9)) == []
+    assert node.feed(HopFailed("hop-2", "not reachable", 1e9)) == []
+    effects = node.feed(SumApplied(m.digest, model(1), 4, 1e9))
+    assert effects[0] == Remember(Applied(1, model(1), 4))
+    assert node.core.round == 2
+
+
+def test_a_sum_of_which_no_model_can_be_made_costs_an_attempt_and_says_why() -> None:
+    node = Node(federation(attempts=2))
+    node.start()
+    for attempt in (1, 2):
+        m = node.receive()
+        assert node.feed(SumRefused(bytes(32), "of another attempt", 0.0)) == []
+        effects = node.feed(SumRefused(m.digest, "out of range", 0.0))
+        assert effects[0] == GiveUp(1, attempt, "aggregator: out of range", abandoned=attempt == 2)
+        assert not node.core.trouble
+    assert node.of(Applied) == [Applied(1, MODEL, 0, abandoned=True)]
 
 
 def test_a_round_is_abandoned_after_as_many_attempts_as_the_policy_has() -> None:
@@ -428,18 +524,18 @@ def test_the_last_round_may_be_abandoned() -> None:
 # A sum that comes late
 
 
-def test_a_sum_that_was_applied_after_its_attempt_was_given_up_still_counts_once() -> None:
+def test_a_sum_that_comes_after_its_attempt_was_given_up_is_no_model() -> None:
     node = Node()
     node.start()
     late = node.announce()
     node.feed(Tick(80.0))
-    running = node.announce(80.0)
+    running = node.receive(80.0)
     assert running.attempt == 2
-    effects = node.feed(SumApplied(late.digest, model(1), 4, 90.0))
-    assert given_up(effects) == [GiveUp(1, 2, "the sum of an earlier attempt was applied after all", abandoned=False)]
-    assert effects[1] == Remember(Applied(1, model(1), 4))
-    assert node.core.round == 2
-    assert node.feed(SumApplied(running.digest, OTHER_MODEL, 4, 91.0)) == []
+    assert node.feed(SumIn(late.digest)) == []
+    assert node.feed(SumApplied(late.digest, OTHER_MODEL, 4, 90.0)) == []
+    assert node.core.round == 1
+    node.feed(SumApplied(running.digest, model(1), 4, 91.0))
+    assert node.of(Applied) == [Applied(1, model(1), 4)]
     assert node.announce().model == model(1)
 
 
@@ -492,4 +588,4 @@ def test_a_trusted_federation_needs_no_keys() -> None:
     node.start()
     m = node.propose()
     check_manifest(m, f)
-    assert m.aggregator_key is None
+    assert m.hop_keys == m.aggregator_keys == ()

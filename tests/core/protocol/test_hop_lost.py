@@ -11,10 +11,11 @@ from silomix.runtime.core.protocol.aggregator import (
     GiveUp,
     HeaderIn,
     HopLost,
-    Remember,
+    Phase,
     SumApplied,
     Tick,
 )
+from silomix.runtime.core.protocol.machine import Remember
 
 WHY = "it was started again and has lost the attempt, or gave it up"
 
@@ -32,7 +33,7 @@ def test_a_lost_hop_ends_the_attempt_long_before_its_deadline(hop: str, releasin
     effects = node.feed(HopLost(hop, m.digest, WHY, 1.0))
     assert effects[0] == GiveUp(1, 1, f"{hop}: {WHY}", abandoned=False)
     assert [e for e in effects if isinstance(e, AskKeys)] == [AskKeys(1, 2, node.f.chain, node.f.silo_names)]
-    assert node.core.phase == "preparing"
+    assert node.core.phase is Phase.PREPARING
     assert node.core.trouble == {hop: WHY}
     again = node.announce(2.0)
     assert (again.round, again.attempt) == (1, 2)
@@ -44,7 +45,7 @@ def test_a_hop_that_is_lost_before_the_attempt_is_announced_is_waited_for() -> N
     node.start()
     m = node.propose()
     assert node.feed(HopLost("hop-1", m.digest, WHY, 1.0)) == []
-    assert node.core.phase == "preparing"
+    assert node.core.phase is Phase.OPENING
 
 
 def test_news_of_another_attempt_or_another_hop_changes_nothing() -> None:
@@ -73,11 +74,12 @@ def test_after_so_many_attempts_the_round_is_abandoned() -> None:
     assert node.core.round == 2
 
 
-def test_a_sum_that_comes_after_all_is_applied_once() -> None:
+def test_the_sum_is_worth_more_than_the_hop_that_brought_it() -> None:
+    """A hop that is lost when the sum is here already costs nothing."""
     node = Node()
     node.start()
-    m = node.announce()
-    node.feed(HopLost("hop-1", m.digest, WHY, 1.0))
+    m = node.receive()
+    assert node.feed(HopLost("hop-1", m.digest, WHY, 1.0)) == []
     node.feed(SumApplied(m.digest, model(1), 4, 2.0))
     assert node.core.round == 2
     assert node.feed(HopLost("hop-1", m.digest, WHY, 3.0)) == []
@@ -95,4 +97,4 @@ def test_a_hop_that_never_answers_is_named_when_the_time_is_up() -> None:
     node.feed(node.keys("hop-1"))
     (gave_up, *_) = node.feed(Tick(60.0))
     assert isinstance(gave_up, GiveUp)
-    assert gave_up.why == "hop-2: no answer while preparing"  # the last hop is asked first to open the attempt
+    assert gave_up.why == "hop-2: no answer while opening"  # the last hop is asked first to open the attempt

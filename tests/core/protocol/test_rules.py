@@ -27,9 +27,10 @@ from tests.core.protocol.federations import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
-from silomix.runtime.core.protocol.federation import Granularity, Member, UpdateKind
+from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
+from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest
 
 F = federation()
@@ -48,7 +49,7 @@ Case = tuple[str, Any, Reason | None]
 """A field, another value, and the reason when the aggregator itself signed it; none where only a silo can tell."""
 
 KEY = M.hop_keys[0]
-OWN = round_key(F, AGGREGATOR, "", 1)
+OWN = M.aggregator_keys[0]
 
 
 def key_0(**changes: Any) -> tuple[RoundKey, ...]:
@@ -60,6 +61,19 @@ def key_0_signed(**changes: Any) -> tuple[RoundKey, ...]:
     return (replace(KEY, **changes).signed(identity(KEY.hop), F.digest), *M.hop_keys[1:])
 
 
+def own_0(**changes: Any) -> tuple[RoundKey, ...]:
+    return (replace(OWN, **changes), *M.aggregator_keys[1:])
+
+
+def own_0_signed(**changes: Any) -> tuple[RoundKey, ...]:
+    """The aggregator's first key with changes that it has signed."""
+    return (replace(OWN, **changes).signed(identity(AGGREGATOR), F.digest), *M.aggregator_keys[1:])
+
+
+SMALL = bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157")
+"""A point of order 8."""
+
+
 CASES: list[Case] = [
     ("federation", bytes(32), Reason.WRONG_FEDERATION),
     ("federation", b"", Reason.WRONG_FEDERATION),
@@ -68,7 +82,7 @@ CASES: list[Case] = [
     ("round", F.policy.rounds + 1, Reason.WRONG_ROUND),
     ("round", 1 << 63, Reason.WRONG_ROUND),
     ("attempt", 0, Reason.MALFORMED),
-    ("attempt", 3, None),
+    ("attempt", 3, Reason.WRONG_ATTEMPT),
     ("model", OTHER_MODEL, None),
     ("schema", Schema((*SCHEMA.tensors, TensorSpec("c", (1,)))), Reason.BAD_BOUND),
     ("schema", Schema((TensorSpec("a", (6,)), SCHEMA.tensors[1])), None),
@@ -96,7 +110,9 @@ CASES: list[Case] = [
     ("hop_keys", key_0(silo=""), Reason.WRONG_KEYS),
     ("hop_keys", key_0(round=2), Reason.WRONG_ROUND),
     ("hop_keys", key_0_signed(round=2), Reason.WRONG_ROUND),
-    ("hop_keys", key_0(public_key=bytes(32)), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0(attempt=1), Reason.WRONG_ATTEMPT),
+    ("hop_keys", key_0_signed(attempt=1), Reason.WRONG_ATTEMPT),
+    *(("hop_keys", key_0_signed(public_key=p), Reason.WRONG_KEYS) for p in (bytes(32), SMALL)),
     ("hop_keys", key_0(public_key=OWN.public_key), Reason.BAD_SIGNATURE),
     ("hop_keys", key_0_signed(public_key=bytes(31)), Reason.WRONG_LENGTH),
     ("hop_keys", key_0(last_released=1), Reason.BAD_SIGNATURE),
@@ -104,12 +120,18 @@ CASES: list[Case] = [
     ("hop_keys", key_0(signature=flipped(KEY.signature)), Reason.BAD_SIGNATURE),
     ("hop_keys", key_0(signature=b""), Reason.BAD_SIGNATURE),
     ("hop_keys", key_0(signature=identity(AGGREGATOR).sign(KEY.digest(F.digest))), Reason.BAD_SIGNATURE),
-    ("aggregator_key", None, Reason.WRONG_KEYS),
-    ("aggregator_key", KEY, Reason.WRONG_KEYS),
-    ("aggregator_key", replace(OWN, silo="silo-1"), Reason.WRONG_KEYS),
-    ("aggregator_key", replace(OWN, public_key=KEY.public_key), Reason.BAD_SIGNATURE),
-    ("aggregator_key", round_key(F, AGGREGATOR, "", 2), Reason.WRONG_ROUND),
-    ("aggregator_key", round_key(F, AGGREGATOR, "", 1, 1), Reason.WRONG_ROUND),
+    ("aggregator_keys", (), Reason.WRONG_KEYS),
+    ("aggregator_keys", M.aggregator_keys[1:], Reason.WRONG_KEYS),
+    ("aggregator_keys", M.aggregator_keys[::-1], Reason.WRONG_KEYS),
+    ("aggregator_keys", (round_key(F, AGGREGATOR, "", 1, 0, 2),), Reason.WRONG_KEYS),  # one for all
+    ("aggregator_keys", own_0(hop="hop-1"), Reason.WRONG_KEYS),
+    ("aggregator_keys", own_0(silo="silo-2"), Reason.WRONG_KEYS),
+    ("aggregator_keys", own_0(public_key=KEY.public_key), Reason.BAD_SIGNATURE),
+    *(("aggregator_keys", own_0_signed(public_key=p), Reason.WRONG_KEYS) for p in (bytes(32), SMALL)),
+    ("aggregator_keys", own_0_signed(round=2), Reason.WRONG_ROUND),
+    ("aggregator_keys", own_0_signed(last_released=2), Reason.WRONG_ROUND),
+    ("aggregator_keys", own_0_signed(attempt=1), Reason.WRONG_ATTEMPT),
+    ("aggregator_keys", own_0(signature=flipped(OWN.signature)), Reason.BAD_SIGNATURE),
     ("group_size", 3, Reason.WRONG_POLICY),
     ("invited", ("silo-1", "silo-2", "silo-4", "silo-3"), Reason.MALFORMED),
     ("invited", ("silo-1", "silo-2", "silo-3", "silo-3"), Reason.MALFORMED),
@@ -227,8 +249,7 @@ def test_trusted_federations_have_no_keys_and_no_seeds() -> None:
     m = manifest(f)
     check_manifest(m, f)
     check_header(header(m, "silo-1"), m, f)
-    for changes in ({"hop_keys": (round_key(f, "hop-1", "silo-1", 1),)}, {"aggregator_key": OWN}):
-        altered = manifest(f, **changes)
+    for altered in (manifest(f, hop_keys=(KEY,)), manifest(f, aggregator_keys=(OWN,))):
         assert refused(lambda m=altered: check_manifest(m, f)) is Reason.WRONG_KEYS  # type: ignore[misc]
     seeded = replace(header(m, "silo-1"), seeds=header(M, "silo-1").seeds).signed(identity("silo-1"))
     assert refused(lambda: check_header(seeded, m, f)) is Reason.WRONG_KEYS
@@ -277,6 +298,7 @@ HEADERS: list[Case] = [
     ("seeds", seed_0(sealed=SEEDS[0].sealed[1:]), Reason.WRONG_LENGTH),
     ("seeds", seed_0(sealed=SEEDS[0].sealed + b"x"), Reason.WRONG_LENGTH),
     ("seeds", seed_0(commitment=b""), Reason.WRONG_LENGTH),
+    *(("seeds", seed_0(sealed=p + SEEDS[0].sealed[32:]), Reason.SEAL_BROKEN) for p in (bytes(32), SMALL)),
     ("chunks", 0, Reason.WRONG_LENGTH),
     ("chunks", 1, Reason.WRONG_LENGTH),
     ("chunks", 3, Reason.WRONG_LENGTH),

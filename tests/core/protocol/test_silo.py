@@ -21,6 +21,7 @@ from tests.core.protocol.federations import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import commitment, unseal
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, Receipt
 from silomix.runtime.core.protocol.rules import check_header
 from silomix.runtime.core.protocol.silo import (
@@ -30,10 +31,9 @@ from silomix.runtime.core.protocol.silo import (
     Event,
     Joined,
     ReceiptIn,
-    Remember,
     Silo,
-    Submit,
-    Train,
+    State,
+    TakePart,
 )
 
 F = federation(hops=3, minimum_hops=1)
@@ -68,7 +68,6 @@ class Node:
         for effect in effects:
             if isinstance(effect, Remember):
                 self.journal.append(effect.fact)
-                self.core.recall(effect.fact)
         return effects
 
     def hears(self, m: Manifest) -> list[Effect]:
@@ -83,9 +82,10 @@ class Node:
 # Joining
 
 
-def test_a_silo_remembers_then_trains_then_submits() -> None:
+def test_a_silo_remembers_before_it_takes_part() -> None:
     silo, m = Node(), manifest(F)
-    assert silo.hears(m) == [Remember(Joined(1, 1, MODEL, F.chain)), Train(m), Submit(m)]
+    assert silo.hears(m) == [Remember(Joined(1, 1, MODEL, F.chain)), TakePart(m)]
+    assert silo.core.state is State.TAKING_PART
     assert silo.hears(m) == []
 
 
@@ -93,7 +93,7 @@ def test_after_a_restart_the_same_attempt_is_joined_again_and_remembered_once() 
     silo, m = Node(), manifest(F)
     silo.hears(m)
     silo.restart()
-    assert silo.hears(m) == [Train(m), Submit(m)]
+    assert silo.hears(m) == [TakePart(m)]
 
 
 def test_a_silo_joins_only_with_the_hops_that_it_requires() -> None:
@@ -196,13 +196,13 @@ def test_a_seed_opens_where_it_should_and_nowhere_else() -> None:
     sealing = Silo(F, identity("silo-1")).sealing(m, rng())
     check_header(sealing.header, m, F)
     assert [layer for layer, _ in sealing.seeds] == [1, 2, 3, 0]
-    owners = [(hop, silo) for hop in F.chain for silo in F.silo_names] + [(AGGREGATOR, "")]
+    owners = [(name, silo) for name in (*F.chain, AGGREGATOR) for silo in F.silo_names]
     for sealed, (layer, seed) in zip(sealing.header.seeds, sealing.seeds, strict=True):
         context = m.context(layer)
         assert sealed.commitment == commitment(seed, context)
         for owner, silo in owners:
             key = private(owner, silo, 1)
-            if owner == sealed.recipient and silo in ("silo-1", ""):
+            if (owner, silo) == (sealed.recipient, "silo-1"):
                 assert unseal(sealed.sealed, key, context) == seed
             else:
                 with pytest.raises(PeerFault) as caught:
@@ -269,6 +269,7 @@ def test_a_receipt_of_hop_1_for_this_body_is_the_end() -> None:
     silo, m = Node(), manifest(F)
     silo.hears(m)
     assert silo.feed(ReceiptIn(receipt(m), ROOT)) == [Done(m)]
+    assert silo.core.state is State.COUNTED
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ from tests.nodes.toy import Toy
 
 from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.models.simulation.workers import Silos, SimulationError
-from silomix.runtime.core.learning.optimise import Server
 from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level, Quantiser
-from silomix.runtime.core.protocol.federation import Policy, UpdateKind
+from silomix.runtime.core.protocol.policy import Policy, Server, UpdateKind
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.task import Tensors, Trained

@@ -1,0 +1,98 @@
+"""The keys of the policy as options of a command: one for each key, made of what core/protocol/policy.py says of it.
+
+>>> add_policy(command)                                     # --rounds, --minimum-hops, --quorum, ..., --option
+>>> policy_of(args, chunk_parameters=chunk_for(args.silos))  # what the user gave, else this, else the key's default
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from silomix.runtime.core.protocol.policy import KEYS, Policy, PolicyKey
+from silomix.runtime.core.values import Scalar
+
+if TYPE_CHECKING:
+    from silomix.runtime.config.tables import ConfigError
+
+OPTIONS = "task_options"
+"""The one key whose value is no single word: it is given as --option KEY=VALUE, once for each."""
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def add_policy(
+    parser: argparse.ArgumentParser, *, without: Iterable[str] = (), defaults: Mapping[str, str] | None = None
+) -> None:
+    """Give a command an option for each key of the policy.
+
+    without   keys that the command has no use for
+    defaults  in words, of keys for which the command suggests something else than their default
+    """
+    group = parser.add_argument_group("policy", "What the owners agree on; docs/operations.md says how to choose.")
+    for name, key in KEYS.items():
+        if name in without:
+            continue
+        if name == OPTIONS:
+            what = "an option of the task; may be repeated"
+            group.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help=what)
+            continue
+        kind = key.kind
+        assert kind.reads is not None
+        told = _help(key, (defaults or {}).get(name))
+        if kind.words:
+            group.add_argument(flag(name), choices=kind.words, help=told)
+        else:
+            group.add_argument(flag(name), type=kind.reads, metavar=_METAVARS[kind.reads], help=told)
+
+
+def flag(name: str) -> str:
+    """The option that a key is given by."""
+    return f"--{'option' if name == OPTIONS else name.replace('_', '-')}"
+
+
+def given_policy(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keys that the user gave, checked as a file's are."""
+    found: dict[str, Any] = {}
+    for name, key in KEYS.items():
+        value = read_options(getattr(args, "option", [])) or None if name == OPTIONS else getattr(args, name, None)
+        if value is None:
+            continue
+        try:
+            found[name] = key.kind.parse(value)
+        except (ValueError, OverflowError):
+            raise wrong(name, f"found {value}; give {key.kind.allowed}") from None
+    return found
+
+
+def policy_of(args: argparse.Namespace, **suggested: Any) -> Policy:
+    """Make the policy of a command: what the user gave, else what the command suggests, else the keys' defaults."""
+    return Policy(**{**suggested, **given_policy(args)})
+
+
+def wrong(name: str, problem: str) -> "ConfigError":
+    """Say what is wrong with a key, by the option that it was given by."""
+    from silomix.runtime.config.tables import ConfigError
+
+    return ConfigError(Path(flag(name)), "", problem)
+
+
+def read_options(pairs: list[str]) -> dict[str, Scalar]:
+    """Read KEY=VALUE pairs: a value is JSON if it can be, else a string."""
+    options: dict[str, Scalar] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not found or not key:
+            raise wrong(OPTIONS, f"found {pair!r}; give KEY=VALUE")
+        try:
+            options[key] = json.loads(text)
+        except ValueError:
+            options[key] = text
+    return options
+
+
+def _help(key: PolicyKey, default: str | None) -> str:
+    """The first sentence of a key's text, and its default."""
+    first = re.split(r"\.(?: (?=[A-Z])|$)", key.what, maxsplit=1)[0]
+    return f"{first[0].lower()}{first[1:]} (default: {default or key.default})".replace("%", "%%")

@@ -1,0 +1,201 @@
+"""The one way into a node: who calls, whether they may, whether there is room; only then is anything of theirs read.
+
+gRPC would read a whole request, and parse it, before it asks anybody who sent it. So every method is served as a stream
+of bytes, whatever its .proto says: on the wire there is no difference, and here the node decides when to read. What
+comes is measured before it is parsed, and each message has its time.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from silomix.runtime.core.errors import Fault, PeerFault, Reason
+from silomix.runtime.net.answers import refuse
+from silomix.runtime.net.limits import FIRST_S, READ_S, SLOWEST_BYTES_S
+
+Context = grpc.aio.ServicerContext[Any, Any]
+M = TypeVar("M", bound=Message)
+
+CALLS_EACH = 2
+"""Calls of one method that a member may have open: one, and one that broke and is not yet known to have."""
+
+
+class Witness(Protocol):
+    """Who counts what crosses the wire, and may record it."""
+
+    def stream(self) -> int:
+        """Number a stream."""
+        ...
+
+    def crossed(self, direction: str, peer: str, method: str, stream: int, kind: str, raw: bytes) -> None:
+        """Take note of a message: its kind is the full name of its type."""
+        ...
+
+
+class Host(Witness, Protocol):
+    """The node that answers."""
+
+    def caller(self, context: Context) -> str:
+        """Return the name of whoever calls, or refuse a stranger."""
+        ...
+
+    def refused(self, method: str, fault: Fault, peer: str, address: str) -> None:
+        """Count a refusal and log it. Who calls is empty if TLS could not tell."""
+        ...
+
+    def failed(self, method: str, error: OSError) -> None:
+        """Log that this node could not do its part."""
+        ...
+
+
+class Unseen:
+    """Counts and records nothing: health checks and the like are not part of the protocol."""
+
+    def stream(self) -> int:
+        """Have no number."""
+        return 0
+
+    def crossed(self, direction: str, peer: str, method: str, stream: int, kind: str, raw: bytes) -> None:
+        """Look away."""
+
+
+class Room:
+    """How many calls of a method may be open: some of each caller, and so many in all.
+
+    The last places are for those who have none: one member cannot take everybody's.
+    """
+
+    def __init__(
+        self, each: int = CALLS_EACH, in_all: int = 1 << 30, told: Callable[[int], None] | None = None
+    ) -> None:
+        """`told` hears how many are open whenever that changes."""
+        self.open: Counter[str] = Counter()
+        self._each, self._in_all, self._told = each, in_all, told
+
+    @contextmanager
+    def place(self, peer: str) -> Iterator[None]:
+        """Hold a place for a call, or refuse it: there will be room again."""
+        mine = self.open[peer]
+        full = self.open.total() >= self._in_all and (mine or len(+self.open) >= self._in_all)
+        if mine >= self._each or full:
+            raise PeerFault(Reason.BUSY, f"{peer} has {mine} of these calls open already: try again", peer=peer)
+        self._change(peer, 1)
+        try:
+            yield
+        finally:
+            self._change(peer, -1)
+
+    def _change(self, peer: str, by: int) -> None:
+        self.open[peer] += by
+        if self._told is not None:
+            self._told(self.open.total())
+
+
+class Call:
+    """One call that was let in: who makes it, and its messages, each in time and no longer than it may be."""
+
+    def __init__(self, context: Context, witness: Witness, peer: str, method: str) -> None:
+        """It gets a number of its own."""
+        self.peer, self.method, self.stream = peer, method, witness.stream()
+        self._context, self._witness = context, witness
+
+    async def next(self, kind: str, limit: int, seconds: float | None) -> bytes | None:
+        """Return the next message as bytes, which are counted; None if there is none. None also means no hurry."""
+        try:
+            async with asyncio.timeout(seconds):
+                raw = await self._context.read()
+        except TimeoutError:
+            raise PeerFault(
+                Reason.TOO_SLOW, f"{self.peer} called and was silent for {seconds:.0f} s", peer=self.peer
+            ) from None
+        if raw is grpc.aio.EOF:
+            return None
+        message = cast("bytes", raw)
+        self._witness.crossed("received", self.peer, self.method, self.stream, kind, message)
+        check_length(message, limit, self.peer)
+        return message
+
+    async def request(self, kind: type[M], limit: int) -> M:
+        """Return the one request of a call."""
+        raw = await self.next(kind.DESCRIPTOR.full_name, limit, FIRST_S + limit / SLOWEST_BYTES_S)
+        if raw is None:
+            raise PeerFault(Reason.MALFORMED, f"{self.peer} called and asked nothing", peer=self.peer)
+        return parse(kind, raw, self.peer)
+
+    async def answer(self, message: Message) -> None:
+        """Send a message."""
+        await self.send(message.DESCRIPTOR.full_name, message.SerializeToString())
+
+    async def send(self, kind: str, raw: bytes) -> None:
+        """Send a message that is bytes already. A reader that does not read is hung up on."""
+        self._witness.crossed("sent", self.peer, self.method, self.stream, kind, raw)
+        seconds = READ_S + len(raw) / SLOWEST_BYTES_S
+        try:
+            async with asyncio.timeout(seconds):
+                await self._context.write(raw)
+        except TimeoutError:
+            raise PeerFault(Reason.TOO_SLOW, f"{self.peer} did not read for {seconds:.0f} s", peer=self.peer) from None
+
+    async def end(self, status: grpc.StatusCode, why: str) -> None:
+        """End the call with a status that is no refusal."""
+        await self._context.abort(status, why)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that a node answers: who may call it, how many at once, and what then happens."""
+
+    admit: Callable[[str], object]
+    """Refuses a caller by name, before anything is read."""
+    answer: Callable[[Call], Awaitable[None]]
+    room: Room = field(default_factory=Room)
+    seen: bool = True
+    """Whether its messages are counted and captured, as those of rounds are."""
+
+    def handler(self, host: Host, name: str) -> "grpc.RpcMethodHandler[Any, Any]":
+        """Make what gRPC calls."""
+
+        async def run(_: object, context: Context) -> None:
+            peer = ""
+            try:
+                peer = host.caller(context)
+                self.admit(peer)
+                with self.room.place(peer):
+                    await self.answer(Call(context, host if self.seen else Unseen(), peer, name))
+            except Fault as fault:
+                host.refused(name, fault, peer, context.peer())
+                await refuse(context, fault)
+            except ConnectionAbortedError as leaving:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(leaving))
+            except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
+                host.failed(name, error)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "this node cannot write: its log says why")
+
+        made: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(run)
+        return made
+
+
+def check_length(raw: bytes, limit: int, peer: str) -> None:
+    """Refuse a message that is longer than any honest one, before it is parsed."""
+    if len(raw) > limit:
+        raise PeerFault(
+            Reason.WRONG_LENGTH,
+            f"{peer} sent a message of {len(raw)} bytes where {limit} are the most",
+            peer=peer,
+            found=len(raw),
+            expected=limit,
+        )
+
+
+def parse(kind: type[M], raw: bytes, peer: str) -> M:
+    """Parse a message, or refuse it."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        raise PeerFault(Reason.MALFORMED, f"{peer} sent what is no {kind.DESCRIPTOR.full_name}", peer=peer) from None

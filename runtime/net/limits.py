@@ -1,0 +1,231 @@
+"""How much a peer may send, hold and make a node wait: every number, derived once from the federation file.
+
+A message is measured before it is parsed. What it may measure is the length of the largest honest message of its kind,
+which is put together here with every field as long as it can be. So a federation with long chunks or many silos has
+room for them, and no peer has more.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from google.protobuf.message import Message
+
+from silomix.runtime.core.digest import DIGEST_BYTES
+from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
+from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
+from silomix.runtime.core.protocol.policy import Granularity
+from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, services_pb2
+
+NAME = "n" * 64
+"""The longest name: docs/protocol.md allows 64 bytes."""
+LARGE = (1 << 63) - 1
+"""A number whose varint is as long as an unsigned one of 64 bits can be but for a byte; SLACK has room for that."""
+SLACK_BYTES = 256
+"""Beside every message: for numbers that grow, and for a field that a later version may add."""
+SCHEMA_BYTES = 1 << 20
+"""A model's schema in a manifest: about 8,000 tensors with names of 100 bytes, where the largest here have 400."""
+PART_BYTES = 256 << 10
+"""Of a model in one message: what grpc.aio moves fastest."""
+TEXT_BYTES = 512
+"""A sentence for people in a status or a refusal. It is cut there."""
+HISTORY = 100
+"""Rounds that a status tells of."""
+SMALL_BYTES = 1 << 10
+"""Requests that hold a digest or nothing, and what answers them: a receipt, a delivery, a health check."""
+REFLECTION_BYTES = 64 << 10
+"""An answer of the reflection service: the description of a .proto file."""
+METADATA_BYTES = 8 << 10
+"""Headers or trailers of a call. The longest of ours are a refusal's, with its sentence and evidence: 2 KiB."""
+
+FIRST_S = 10.0
+"""Time for the first message of a call: a caller that has dialled and said what it wants has it at hand."""
+FRAME_S = 30.0
+"""Time for each message after it, beside what its length takes: a silo masks the next chunks, or writes to its disk."""
+SLOWEST_BYTES_S = 32 << 10
+"""A line that is slower than 256 kbit/s is as good as down."""
+READ_S = 30.0
+"""Time that a reader has to take a message, beside what its length takes."""
+HANDSHAKE_S = 10.0
+"""Time to be known by a certificate, from the first packet to the first frame. Nothing else is known of the peer."""
+LEAST_IDLE_S = 60
+"""Time without a call after which a connection is ended, in a federation whose rounds are short."""
+
+STREAMS = 8
+"""Calls at once on one connection. Nobody has more than four: a watch, a model, a status, and one that broke."""
+CONNECTIONS_EACH = 3
+"""Connections of one member: its own, that of a probe or a person beside it, and one that broke unnoticed."""
+SPARE_CONNECTIONS = 64
+"""Connections of those who are not known yet. They take turns: HANDSHAKE_S is the longest that one is held."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every limit of one federation. Lengths are those of serialised messages, in bytes."""
+
+    members: int
+    silos: int
+    hops: int
+    masked: bool
+    plane_bytes: tuple[int, ...]
+    """Of a full chunk, as the policy's mode sends it: sums of residues, or the rows of the paper's baselines."""
+    round_s: int
+    """The longest time that a round's attempt can take, from its first call to its last."""
+
+    @classmethod
+    def of(cls, federation: Federation) -> "Limits":
+        """Derive the limits."""
+        policy, plan = federation.policy, federation.plan
+        if policy.granularity is Granularity.SUM:
+            planes = plan.plane_bytes(policy.chunk_parameters)
+        else:
+            cells = (FLOAT_BITS,) if float_body(policy.granularity) else plan.moduli
+            planes = tuple((policy.chunk_parameters * cell + 7) // 8 for cell in cells)
+        return cls(
+            members=len(federation.members),
+            silos=len(federation.silos),
+            hops=len(federation.shufflers),
+            masked=plan.level is not Level.TRUSTED,
+            plane_bytes=planes,
+            round_s=policy.deadline_s + 2 * policy.release_s,
+        )
+
+    # Frames of a body, and of what passes between hops
+
+    @cached_property
+    def planes(self) -> int:
+        """Planes of a chunk: more are refused while they are counted."""
+        return len(self.plane_bytes)
+
+    @cached_property
+    def chunk(self) -> int:
+        """A full chunk, which nearly all frames are."""
+        return sum(size + 6 for size in self.plane_bytes) + SLACK_BYTES
+
+    @cached_property
+    def header(self) -> int:
+        """A header with a seed for every hop and the aggregator."""
+        rest = body_pb2.Header(
+            silo=NAME, manifest_digest=bytes(DIGEST_BYTES), chunks=1 << 31, signature=bytes(SIGNATURE_BYTES)
+        )
+        return _with(rest, (self.hops + 1, _SEED))
+
+    @cached_property
+    def cohort(self) -> int:
+        """A cohort of the whole roster."""
+        rest = services_pb2.Cohort(manifest_digest=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES))
+        return _with(rest, (self.silos, services_pb2.Participant(silo=NAME, header_digest=bytes(DIGEST_BYTES))))
+
+    @cached_property
+    def grouping(self) -> int:
+        """A number for each silo of the roster."""
+        return 5 * self.silos + SIGNATURE_BYTES + SLACK_BYTES
+
+    @cached_property
+    def groups(self) -> int:
+        """A seed for each silo of the roster, in groups of three or more."""
+        return _with(services_pb2.Groups(), (self.silos, services_pb2.Group(size=1 << 31)), (self.silos, _SEED))
+
+    def frame(self, kind: str) -> int:
+        """The longest frame of a kind, by the name of its field; nothing for a kind that does not exist."""
+        lengths = {
+            "header": self.header,
+            "chunk": self.chunk,
+            "cohort": self.cohort,
+            "grouping": self.grouping,
+            "groups": self.groups,
+            "open": SMALL_BYTES,
+            "trailer": SMALL_BYTES,
+        }
+        return lengths.get(kind, 0)
+
+    def frame_s(self, kind: str) -> float:
+        """Time that the next frame of a kind may take."""
+        return FRAME_S + self.frame(kind) / SLOWEST_BYTES_S
+
+    # Calls with one request
+
+    @cached_property
+    def prepare(self) -> int:
+        """A call for keys, which names the silos of the round."""
+        return (len(NAME) + 2) * self.silos + DIGEST_BYTES + SLACK_BYTES
+
+    @cached_property
+    def keys(self) -> int:
+        """A hop's answer: a key for each silo."""
+        return _with(services_pb2.PrepareResponse(last_released=LARGE), (self.silos, _ROUND_KEY))
+
+    @cached_property
+    def manifest(self) -> int:
+        """A manifest with the keys of every hop and the aggregator for every silo, and a fence of every hop."""
+        rest = manifest_pb2.Manifest(
+            federation_digest=bytes(DIGEST_BYTES),
+            model_digest=bytes(DIGEST_BYTES),
+            schema_digest=bytes(DIGEST_BYTES),
+            plan=plan_pb2.Plan(weight_levels=LARGE, moduli=[1 << 20] * 64),
+            chain=[NAME] * self.hops,
+            invited=[NAME] * self.silos,
+            signature=bytes(SIGNATURE_BYTES),
+        )
+        fence = manifest_pb2.Fence(hop=NAME, round=LARGE, attempt=1 << 31, signature=bytes(SIGNATURE_BYTES))
+        keys = (self.hops + 1) * self.silos if self.masked else 0
+        return SCHEMA_BYTES + _with(rest, (keys, _ROUND_KEY), (self.hops, fence))
+
+    @cached_property
+    def part(self) -> int:
+        """A part of a model."""
+        return PART_BYTES + SLACK_BYTES
+
+    @cached_property
+    def status(self) -> int:
+        """The federation's state: who is present, the hops with their troubles, and the last rounds."""
+        hop = services_pb2.HopStatus(name=NAME, state=NAME, trouble="t" * TEXT_BYTES)
+        row = services_pb2.RoundStatus(round=LARGE, attempts=1 << 31, cohort=1 << 31, seconds=1, score=1)
+        rest = services_pb2.GetStatusResponse(federation=NAME, phase=NAME, present=[NAME] * self.silos)
+        return _with(rest, (self.hops, hop), (HISTORY, row))
+
+    # What a whole server, or a whole line, may get
+
+    @cached_property
+    def at_shuffler(self) -> int:
+        """The longest message that a shuffler is ever sent: gRPC refuses a longer one when it is announced."""
+        return max(self.chunk, self.header, self.cohort, self.grouping, self.manifest, self.prepare)
+
+    @cached_property
+    def at_aggregator(self) -> int:
+        """The longest message that an aggregator is ever sent."""
+        return max(self.chunk, self.header, self.cohort, self.groups, SMALL_BYTES)
+
+    @cached_property
+    def answered(self) -> int:
+        """The longest message that anybody is ever answered with."""
+        return max(self.keys, self.manifest, self.part, self.status, REFLECTION_BYTES)
+
+    @cached_property
+    def connections(self) -> int:
+        """Connections to one server, from all members and from strangers: more are refused at once."""
+        return CONNECTIONS_EACH * self.members + SPARE_CONNECTIONS
+
+    @cached_property
+    def idle_s(self) -> int:
+        """Time without a call after which a connection is ended: a silo's line to hop 1 lies idle while it trains."""
+        return max(LEAST_IDLE_S, self.round_s)
+
+
+_SEED = body_pb2.SealedSeed(recipient=NAME, sealed=bytes(SEALED_BYTES), commitment=bytes(DIGEST_BYTES))
+_ROUND_KEY = manifest_pb2.RoundKey(
+    hop=NAME,
+    silo=NAME,
+    round=LARGE,
+    attempt=1 << 31,
+    public_key=bytes(KEY_BYTES),
+    last_released=LARGE,
+    signature=bytes(SIGNATURE_BYTES),
+)
+
+
+def _with(rest: Message, *repeated: tuple[int, Message]) -> int:
+    """Measure a message with so many of each of some others in it. Before each stand its tag and its length."""
+    return rest.ByteSize() + sum(count * (each.ByteSize() + 6) for count, each in repeated) + SLACK_BYTES

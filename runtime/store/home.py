@@ -1,0 +1,107 @@
+"""Every path of a federation on a disk, once: the directory that `init` writes, a node's own in it, and its state.
+
+    federation.toml  ca.pem  ca.key       the file that all pin, what certificates are checked by, what signs them
+    NODE/                                 `Home`: one for each node
+        node.toml  identity.key  tls.pem  tls.key
+        initial.safetensors               the aggregator's: the model before round 1
+        capture/  log.txt                 where the launcher puts what a node saw and said
+        state/                            `State`: made by the node itself; its configuration may put it elsewhere
+
+Nothing is read or written here, and nothing heavy is loaded: a probe that runs every few seconds uses it too.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+FEDERATION_FILE = "federation.toml"
+ANCHOR_FILE = "ca.pem"
+ANCHOR_KEY_FILE = "ca.key"
+NODE_FILE = "node.toml"
+IDENTITY_FILE = "identity.key"
+CERTIFICATE_FILE = "tls.pem"
+CERTIFICATE_KEY_FILE = "tls.key"
+INITIAL_MODEL = "initial.safetensors"
+STATE_DIRECTORY = "state"
+CAPTURE_DIRECTORY = "capture"
+_MODEL_NAME = 32
+"""Hex digits of a digest that name a model's file: half of them tell any two apart."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a node keeps between two starts, below the directory that its configuration names."""
+
+    directory: Path
+
+    @property
+    def journal(self) -> Path:
+        """Every node's durable facts."""
+        return self.directory / "journal.sqlite"
+
+    @property
+    def models(self) -> Path:
+        """The aggregator's models, and the states of its optimiser."""
+        return self.directory / "models"
+
+    def model(self, digest: bytes) -> Path:
+        """One global model."""
+        return self.models / f"{digest.hex()[:_MODEL_NAME]}.safetensors"
+
+    def moments(self, digest: bytes, round_: int) -> Path:
+        """The optimiser's state after the round that made a model."""
+        return self.models / f"{digest.hex()[:_MODEL_NAME]}-{round_}.moments"
+
+    @property
+    def spool(self) -> Path:
+        """A hop's bodies on their way in."""
+        return self.directory / "spool"
+
+    @property
+    def frozen(self) -> Path:
+        """A silo's integers of the newest round."""
+        return self.directory / "frozen"
+
+    def update(self, round_: int) -> Path:
+        """A silo's update in clear, where its configuration keeps them for tests."""
+        return self.directory / f"update-{round_}.safetensors"
+
+    def updates(self) -> dict[int, Path]:
+        """The updates in clear that are here, by round."""
+        return {int(path.stem.rpartition("-")[2]): path for path in self.directory.glob("update-*.safetensors")}
+
+    @property
+    def last_body(self) -> Path:
+        """The size of a silo's last body, as it counted it."""
+        return self.directory / "last-body.json"
+
+
+@dataclass(frozen=True)
+class Home:
+    """A node's directory, as `init` arranges it."""
+
+    directory: Path
+
+    @property
+    def file(self) -> Path:
+        """The node's own settings."""
+        return self.directory / NODE_FILE
+
+    @property
+    def initial_model(self) -> Path:
+        """The model before round 1."""
+        return self.directory / INITIAL_MODEL
+
+    @property
+    def capture(self) -> Path:
+        """What the node saw, if it was started to record it."""
+        return self.directory / CAPTURE_DIRECTORY
+
+    @property
+    def log(self) -> Path:
+        """What the node said, if the launcher started it."""
+        return self.directory / "log.txt"
+
+    @property
+    def state(self) -> State:
+        """What it keeps."""
+        return State(self.directory / STATE_DIRECTORY)

@@ -1,0 +1,95 @@
+"""R7: schema and number of values are pinned by the policy, and checked before anything of that size exists."""
+
+from math import prod
+from typing import Any
+
+import pytest
+from tests.core.protocol.federations import SCHEMA, federation, identity, manifest, private, rng
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.protocol import shuffler, silo
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Policy
+from silomix.runtime.core.protocol.rules import check_manifest, pin_problem
+from silomix.runtime.render.capacity import COSTS, Place
+
+PINS = {"schema": SCHEMA.digest.hex(), "parameters": SCHEMA.parameters}
+HUGE = Schema((TensorSpec("a", (1 << 38,)), TensorSpec("b", (2,), buffer=True)))
+RENAMED = Schema((TensorSpec("x", (5,)), SCHEMA.tensors[1]))
+RESHAPED = Schema((TensorSpec("a", (5, 1)), SCHEMA.tensors[1]))
+SWAPPED = Schema(SCHEMA.tensors[::-1])
+
+
+def announced(f: Federation, schema: Schema) -> Manifest:
+    return manifest(f, schema=schema, bounds=(f.policy.bound,) * len(schema.tensors))
+
+
+def refused(f: Federation, schema: Schema) -> Reason | None:
+    try:
+        check_manifest(announced(f, schema), f)
+    except PeerFault as fault:
+        return fault.reason
+    return None
+
+
+def test_the_pinned_model_is_accepted() -> None:
+    assert refused(federation(**PINS), SCHEMA) is None
+
+
+@pytest.mark.parametrize("schema", [HUGE, RENAMED, RESHAPED, SWAPPED], ids=["huge", "renamed", "reshaped", "swapped"])
+def test_another_schema_is_refused(schema: Schema) -> None:
+    assert refused(federation(schema=PINS["schema"]), schema) is Reason.WRONG_SCHEMA
+    assert refused(federation(**PINS), schema) is Reason.WRONG_SCHEMA
+    assert refused(federation(), schema) is None  # without a pin it is up to the aggregator
+
+
+def test_another_number_of_values_is_refused() -> None:
+    counted = federation(parameters=PINS["parameters"])
+    assert refused(counted, HUGE) is Reason.WRONG_SCHEMA
+    assert refused(counted, Schema((TensorSpec("a", (6,)), SCHEMA.tensors[1]))) is Reason.WRONG_SCHEMA
+    assert refused(counted, RENAMED) is None
+
+
+def hop(f: Federation) -> shuffler.Shuffler:
+    """Hop 1 with the keys that the manifest names."""
+    found = shuffler.Shuffler(f, identity("hop-1"), rng())
+    found.recall(shuffler.KeysMade(1, 1, tuple((name, private("hop-1", name, 1)) for name in f.silo_names)))
+    return found
+
+
+def open_at_hop(f: Federation, m: Manifest) -> list[Any]:
+    return list(hop(f).step(shuffler.Open(m, 0.0)))
+
+
+def announce_at_silo(f: Federation, m: Manifest) -> list[Any]:
+    return list(silo.Silo(f, identity("silo-1")).step(silo.Announced(m)))
+
+
+@pytest.mark.parametrize("told", [open_at_hop, announce_at_silo], ids=["hop", "silo"])
+def test_an_aggregator_that_invents_a_model_of_2_to_the_38_gets_nothing_begun(told: Any) -> None:
+    """Neither machine decides anything, so no driver allocates anything."""
+    f = federation(**PINS)
+    with pytest.raises(PeerFault) as caught:
+        told(f, announced(f, HUGE))
+    assert caught.value.reason is Reason.WRONG_SCHEMA
+    assert str(HUGE.parameters) in caught.value.message
+    assert told(f, announced(f, SCHEMA))  # the agreed one is begun
+
+
+def test_the_pins_are_part_of_the_federations_digest() -> None:
+    assert len({federation(**pins).digest for pins in ({}, PINS, {"parameters": 7})}) == 3
+
+
+def test_a_policy_without_pins_has_no_problem_with_any_model() -> None:
+    for schema in (SCHEMA, HUGE, RENAMED):
+        assert pin_problem(schema, Policy()) == ""
+        assert not pin_problem(schema, Policy(schema=schema.digest.hex(), parameters=schema.parameters))
+
+
+def test_what_a_hop_can_hold_bounds_a_model_that_nobody_pinned() -> None:
+    """Half a hundred gigabytes at the most, by what a hop was measured to take of a value."""
+    for place in (Place.FIRST_HOP, Place.LATER_HOP):
+        assert MAX_PARAMETERS * COSTS[place].bytes_per_parameter <= 64 << 30
+    assert prod(HUGE.tensors[0].shape) > MAX_PARAMETERS

@@ -1,0 +1,162 @@
+"""Drop or weaken each check of the protocol in turn, and see whether a test notices: `make mutants`."""
+
+import argparse
+import importlib
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+
+from tests.mutants import harmless, scope
+from tests.mutants.operators import mutants
+from tests.mutants.reach import tests_of
+from tests.mutants.runner import Case, selected, try_all
+from tests.mutants.source import Mutant
+from tests.mutants.trial import Verdict
+
+WARM = (
+    "cryptography.x509",
+    "google.protobuf.message_factory",
+    "grpc.aio",
+    "hypothesis",
+    "numba",
+    "numpy",
+    "silomix.runtime.bench.warm",
+    "silomix.v1.services_pb2_grpc",
+)
+"""What is slow to import, and imports nothing that is mutated."""
+RESULTS = scope.BUILD / "results.jsonl"
+TARGET = 0.95
+"""Share of the mutants, harmless ones aside, that tests should notice."""
+
+
+def main() -> int:
+    """Run."""
+    options = _options()
+    sources = {module: (scope.ROOT / module).read_bytes() for module in scope.modules(options.module)}
+    everything = [mutant for module, source in sources.items() for mutant in mutants(module, source)]
+    chosen = everything
+    if options.sample:
+        chosen = random.Random(options.seed).sample(everything, min(options.sample, len(everything)))
+    if options.list:
+        for mutant in chosen:
+            _say(f"{mutant.module}:{mutant.line} {mutant.function or 'on import'}, {mutant.kind}")
+            _say(mutant.difference(sources[mutant.module]))
+        _say(f"{len(chosen)} mutants")
+        return 0
+    known = list(harmless.read(harmless.PAGE.read_text()))
+    excused = {m for m in everything for h in known if h.is_(m, sources[m.module])}
+    results = _results(again=options.again)
+    pending = [m for m in chosen if m.key(sources[m.module]) not in results and m not in excused]
+    if pending:
+        results |= _run(pending, sources, options)
+    return _report(chosen, sources, results, excused, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
+    parser.add_argument("--module", default="", metavar="TEXT", help="only modules with this text in their path")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="only so many, drawn at random")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--again", action="store_true", help="try those again that survived or timed out")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many to try at once")
+    parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tests for one mutant")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    return parser.parse_args()
+
+
+def _results(again: bool) -> dict[str, Verdict]:
+    """What earlier runs have found, by mutant and source."""
+    found: dict[str, Verdict] = {}
+    for line in RESULTS.read_text().splitlines() if RESULTS.exists() else ():
+        entry = json.loads(line)
+        found[entry["key"]] = Verdict(entry["verdict"], entry["by"], entry["why"])
+    return {key: v for key, v in found.items() if not again or v.verdict == "killed"}
+
+
+def _run(pending: list[Mutant], sources: dict[str, bytes], options: argparse.Namespace) -> dict[str, Verdict]:
+    for name in WARM:
+        importlib.import_module(name)
+    importlib.import_module("silomix.runtime.bench.warm").warm_kernels()
+    files = {module: scope.stages(module) for module in {m.module for m in pending}}
+    every = {file: None for stages in files.values() for stage in stages for file in stage}
+    tests = tests_of(every, scope.modules(), _tell)
+    for nodeid in (nodeid for nodeid, test in tests.items() if not test.passed):
+        _tell(f"left out, since it fails without any mutant: {nodeid}")
+    cases = (
+        Case(
+            m,
+            sources[m.module],
+            scope.import_name(m.module),
+            scope.imported_from(m.module),
+            selected(m, files[m.module], tests, options.budget),
+        )
+        for m in pending
+    )
+    found: dict[str, Verdict] = {}
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    with RESULTS.open("a") as log:
+        for case, verdict in try_all(cases, options.jobs):
+            m, seconds = case.mutant, time.monotonic() - case.began if case.began else 0.0
+            key = m.key(case.source)
+            found[key] = verdict
+            entry = {"key": key, "module": m.module, "function": m.function, "line": m.line, "kind": m.kind}
+            log.write(json.dumps({**entry, **vars(verdict), "seconds": round(seconds, 2)}) + "\n")
+            log.flush()
+            _tell(f"{len(found)}/{len(pending)} {verdict.verdict} {m.module}:{m.line} {m.kind} {seconds:.1f} s")
+    return found
+
+
+def _report(
+    chosen: list[Mutant],
+    sources: dict[str, bytes],
+    results: dict[str, Verdict],
+    excused: set[Mutant],
+    options: argparse.Namespace,
+) -> int:
+    judged = [(m, results[m.key(sources[m.module])]) for m in chosen if m not in excused]
+    noticed = sum(verdict.verdict in ("killed", "timed out") for _, verdict in judged)
+    share = noticed / len(judged) if judged else 1.0
+    gaps = [(m, verdict) for m, verdict in judged if verdict.verdict not in ("killed", "timed out")]
+    if options.json:
+        entries = [
+            {
+                "module": m.module,
+                "function": m.function,
+                "line": m.line,
+                "kind": m.kind,
+                "difference": m.difference(sources[m.module]),
+                **vars(verdict),
+            }
+            for m, verdict in judged
+        ]
+        _say(json.dumps({"share": share, "harmless": len(excused & set(chosen)), "mutants": entries}, indent=1))
+        return 0 if share >= TARGET else 1
+    for mutant, verdict in gaps:
+        _say(f"\n{mutant.module}:{mutant.line} `{mutant.function}` {verdict.verdict} {verdict.why}".rstrip())
+        _say(f"```diff\n{mutant.difference(sources[mutant.module])}\n```")
+    _say(f"\n{'module':40} {'killed':>7} {'timed out':>10} {'survived':>9} {'harmless':>9}")
+    for module in sorted({m.module for m in chosen}):
+        count = Counter(verdict.verdict for m, verdict in judged if m.module == module)
+        aside = sum(m.module == module and m in excused for m in chosen)
+        lost = count.total() - count["killed"] - count["timed out"]
+        _say(f"{module:40} {count['killed']:7} {count['timed out']:10} {lost:9} {aside:9}")
+    _say(f"{noticed} of {len(judged)} were noticed, {share:.1%}: {TARGET:.0%} are wanted")
+    return 0 if share >= TARGET else 1
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    os.chdir(scope.ROOT)
+    raise SystemExit(main())
