@@ -8,27 +8,27 @@ level trusted there are no masks, and hop 1's capture is enough.
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from silomix.attacks.sia import AttackError
+from silomix.attacks.views.body import Row, read_body, with_bodies
 from silomix.attacks.views.captured import Scene
-from silomix.attacks.views.view import View, checked
+from silomix.attacks.views.view import View, as_changes
 from silomix.runtime.capture.format import Direction
 from silomix.runtime.capture.reader import read
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_node
-from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import Secret, mask_stream, unseal
 from silomix.runtime.core.protocol import aggregator, shuffler
 from silomix.runtime.core.protocol.messages import Header, Manifest
-from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess, make_node
 from silomix.runtime.net.wire import read_header, read_manifest
 from silomix.runtime.nodes.aggregator import AggregatorNode
@@ -124,6 +124,19 @@ def run_colluding(home: Path) -> None:
         raise ended[0]
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the nodes' logs off the terminal: a federation in this process writes to its standard error."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 @dataclass
 class _Body:
     header: Header | None = None
@@ -142,20 +155,21 @@ def opened(
     colluders = [*(chain if hops is None else hops), scene.federation.aggregator.name]
     keys = {name: _keys(scene.home / name) for name in colluders}
     manifests, bodies = _bodies(first)
-    rounds: dict[int, dict[int, npt.NDArray[np.float32]]] = {}
+    slack = scene.federation.noise.slack(1)
+    rounds: dict[int, dict[int, Row | None]] = {}
     used: dict[int, Manifest] = {}
     for body in bodies:
         if not body.whole or body.header is None or body.header.manifest not in manifests:
             continue
         manifest = manifests[body.header.manifest]
-        rounds.setdefault(manifest.round, {})[scene.numbers[body.header.silo]] = _open(body, manifest, keys)
+        rounds.setdefault(manifest.round, {})[scene.numbers[body.header.silo]] = _open(body, manifest, keys, slack)
         used[manifest.round] = manifest
     for number, rows in sorted(rounds.items()):
         before, after = scene.models.get(number - 1), scene.models.get(number)
         if before is not None and after is not None:
             cohort = tuple(sorted(rows))
-            view = View(used[number].schema, cohort, before, mean=after)
-            yield number, checked(view, np.stack([rows[silo] for silo in cohort]))
+            view = with_bodies(View(used[number].schema, cohort, before, mean=after), [rows[silo] for silo in cohort])
+            yield number, view if used[number].update is UpdateKind.DELTA else as_changes(view)
 
 
 def _keys(directory: Path) -> dict[tuple[int, int, str], Secret]:
@@ -186,25 +200,21 @@ def _bodies(capture: Path) -> tuple[dict[bytes, Manifest], list[_Body]]:
 
 
 def _open(
-    body: _Body, manifest: Manifest, keys: dict[str, dict[tuple[int, int, str], Secret]]
-) -> npt.NDArray[np.float32]:
-    """Take off every mask whose key is there, and read what is left as an update."""
-    shape, plan, header = layout(manifest), manifest.plan, body.header
+    body: _Body, manifest: Manifest, keys: dict[str, dict[tuple[int, int, str], Secret]], slack: int
+) -> Row | None:
+    """Take off every mask whose key is there, and read what is left as an update, if it is one."""
+    codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
+    shape, header = codec.layout, body.header
     assert header is not None
     total = shape.body()
     for chunk in body.chunks:
         shape.add(total, chunk.index, list(chunk.planes))
     for sealed in header.seeds:
-        layer = manifest.layer(sealed.recipient)
         own = keys.get(sealed.recipient, {})
         private = own.get((manifest.round, manifest.attempt, header.silo))
         if private is not None:
-            context = manifest.context(layer)
-            stream = mask_stream(unseal(sealed.sealed, private, context), context, plan.moduli)
+            context = manifest.context(manifest.layer(sealed.recipient))
+            stream = mask_stream(unseal(sealed.sealed, private, context), context, manifest.plan.moduli)
             for i in range(shape.chunks):
                 stream.apply(shape.part(total, i), i, shape.length(i), -1)
-    residues = shape.residues(total)[:, : manifest.schema.parameters]
-    values = residue.decode_sum(residues, plan).astype(np.float64)
-    bounds = np.repeat(manifest.bounds, [t.size for t in manifest.schema.tensors])
-    opened_: npt.NDArray[np.float32] = (values / plan.v * bounds).astype(np.float32)
-    return opened_
+    return read_body(codec, total, slack)

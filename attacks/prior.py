@@ -43,5 +43,6 @@ def invented(view: View, rng: np.random.Generator) -> View:
         part = slice(at, at + spec.size)
         scale[part] = np.sqrt(np.mean(mean[part] ** 2)) if spec.size else 0.0
         at += spec.size
-    rows = mean + scale * rng.standard_normal((len(view.cohort), len(mean)))
+    noise = rng.standard_normal((len(view.cohort), len(mean)))
+    rows = mean + scale * (noise - noise.mean(axis=0))  # round the mean: it is known, and a variance must stay positive
     return replace(view, rows=rows.astype(np.float32), mixed=Granularity.PARAMETER)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silomix.attacks.sia import AttackError, Records, each, logits
+from silomix.attacks.sia import Records, Unfit, each, logits
 from silomix.runtime.task import Tensors
 
 Floats = npt.NDArray[np.float64]
@@ -46,10 +46,15 @@ def head_of(net: nn.Module) -> Head:
     """Find the last layer."""
     dense = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Linear)]
     if not dense:
-        raise AttackError("the network has no dense layer, and R_L and R_P work on the last one")
+        raise Unfit("the network has no dense layer, and R_L and R_P work on the last one")
     name, layer = dense[-1]
     prefix = f"{name}." if name else ""
     return Head(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias")
+
+
+def head_values(net: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the last layer as the network itself has it."""
+    return {name: net.get_parameter(name).detach().float().cpu().numpy() for name in head_of(net).names}
 
 
 def pick(net: nn.Module, models: Sequence[Tensors], shadows: Sequence[Records], by: By = "accuracy") -> list[int]:
@@ -136,18 +141,22 @@ def features(net: nn.Module, model: Tensors, x: Tensor) -> Floats:
     """Return what goes into the last layer, and check that what comes out of it are the logits."""
     head = head_of(net)
     layer = net.get_submodule(head.weight.rpartition(".")[0])
+    assert isinstance(layer, nn.Linear)
     seen: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
     try:
         out = logits(net, model, x).double().numpy()
     finally:
         hook.remove()
-    inputs: Floats = torch.cat(seen).double().numpy()
+    inputs: Floats = torch.cat(seen).double().cpu().numpy()
     again = inputs @ np.asarray(model[head.weight], np.float64).T if inputs.ndim == 2 else np.empty(0)
     if head.bias is not None and inputs.ndim == 2:
         again = again + np.asarray(model[head.bias], np.float64)
-    if again.shape != out.shape or not np.allclose(again, out, rtol=1e-3, atol=1e-3):
-        raise AttackError(f"the network does something to the output of {head.weight}: R_P takes that for the logits")
+    near = max(1e-3, 4 * torch.finfo(layer.weight.dtype).eps)  # as near as the network's own type comes
+    if again.shape != out.shape or not np.allclose(again, out, rtol=near, atol=near * max(1.0, np.abs(out).max())):
+        raise Unfit(
+            f"the network does something to the output of {head.weight}, and R_L and R_P take that for the scores"
+        )
     return inputs
 
 

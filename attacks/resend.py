@@ -56,7 +56,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Replay:
     """What became of one replay."""
 
     method: str
@@ -150,7 +150,7 @@ class Thief:
         self.federation = next(iter(members.values())).federation
         self._rng = random.Random(seed)  # noqa: S311 - it chooses which byte to spoil
 
-    async def resend(self, chosen: list[Call], told: Callable[[Outcome], None] = lambda _: None) -> list[Outcome]:
+    async def resend(self, chosen: list[Call], told: Callable[[Replay], None] = lambda _: None) -> list[Replay]:
         """Make every call in every variant: in its sender's name if we have that, and in somebody else's."""
         outcomes = []
         for call in chosen:
@@ -165,7 +165,7 @@ class Thief:
                 outcomes.append(outcome)
         return outcomes
 
-    async def _try(self, call: Call, identity: str, variant: str, frames: tuple[bytes, ...]) -> Outcome:
+    async def _try(self, call: Call, identity: str, variant: str, frames: tuple[bytes, ...]) -> Replay:
         result, reason = "unreachable", ""
         for _ in range(TRIES):
             result, reason = await self._call(call, identity, frames)
@@ -173,7 +173,7 @@ class Thief:
                 break
         if result == "internal":  # it was ended, and why got lost on the way
             result = "refused"
-        return Outcome(call.method, call.target, call.sender, identity, variant, result, reason)
+        return Replay(call.method, call.target, call.sender, identity, variant, result, reason)
 
     async def _call(self, call: Call, identity: str, frames: tuple[bytes, ...]) -> tuple[str, str]:
         config, method = self.members[identity], METHODS[call.method]
@@ -218,7 +218,7 @@ def _judge(error: grpc.aio.AioRpcError) -> tuple[str, str]:
 
 def run(
     path: Path, members: Mapping[str, NodeConfig], addresses: Mapping[str, str], limit: int, told: Any
-) -> list[Outcome]:
+) -> list[Replay]:
     """Replay a capture, and return what became of each call."""
     found = calls(path)
     if not found:

@@ -11,7 +11,7 @@ time in n, whatever it is.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,20 +39,8 @@ class AttackError(UserError):
     """The attack cannot be mounted on what was given. The message says what is missing."""
 
 
-class Victim(Protocol):
-    """What the experiment knows of a silo: its records, and the network that they train."""
-
-    net: nn.Module
-
-    @property
-    def share(self) -> Records:
-        """What it trains on."""
-        ...
-
-    @property
-    def test(self) -> Records:
-        """What nobody trains on."""
-        ...
+class Unfit(AttackError):  # noqa: N818 - what the network is
+    """One attack cannot be mounted on this network, for a reason that lies in it; others may."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +80,39 @@ def draw_targets(shares: Sequence[Records], seed: int, per_silo: int = PER_SILO,
 
 
 def logits(net: nn.Module, model: Tensors, x: Tensor) -> Tensor:
-    """Run one model over records, in evaluation mode, without touching the network's own weights."""
-    state = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
+    """Run one model over records, in evaluation mode, without touching the network's own weights.
+
+    The model holds what travelled, in floats; it is rounded to the network's own types. What is not in it, because it
+    is frozen or a counter, is the network's own.
+    """
+    state, device = _state(net, model), next((p.device for p in net.parameters()), x.device)
     training = net.training
     net.eval()
     try:
         with torch.inference_mode():
-            return torch.cat([functional_call(net, state, (part,)) for part in torch.split(x, BATCH)])
+            parts = torch.split(x, BATCH)
+            return torch.cat([_scores(functional_call(net, state, (part.to(device),))).cpu() for part in parts])
     finally:
         net.train(training)
+
+
+def _state(net: nn.Module, model: Tensors) -> dict[str, Tensor]:
+    parameters, buffers = net.named_parameters(remove_duplicate=False), net.named_buffers(remove_duplicate=False)
+    own: dict[str, Tensor] = {**dict(parameters), **dict(buffers)}
+    for name, array in model.items():
+        if name not in own and array.size:  # an empty one marks which tensors were frozen
+            raise AttackError(f"the model has a tensor {name}, and the network has none of that name")
+    return {name: torch.from_numpy(np.array(array)).to(own[name]) for name, array in model.items() if name in own}
+
+
+def _scores(out: Tensor) -> Tensor:
+    """Take a network's output for scores of the classes: one output for a record is the second class's of two."""
+    scores: object = getattr(out, "logits", out)  # what the networks of transformers return has them by that name
+    if not isinstance(scores, Tensor) or scores.ndim not in (1, 2):
+        shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise AttackError(f"the network's output is {shape}: source inference takes a row of scores for each record")
+    scores = scores[:, None] if scores.ndim == 1 else scores
+    return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
 
 
 def each(net: nn.Module, models: Sequence[Tensors], x: Tensor) -> Iterable[Tensor]:
@@ -116,7 +128,7 @@ def each(net: nn.Module, models: Sequence[Tensors], x: Tensor) -> Iterable[Tenso
 def losses(net: nn.Module, models: Sequence[Tensors], records: Records) -> Losses:
     """Return the cross-entropy of each record under each model. What is not a number counts as infinite."""
     x, y = records
-    rows = [functional.cross_entropy(out, y, reduction="none").double().numpy() for out in each(net, models, x)]
+    rows = [functional.cross_entropy(out.double(), y, reduction="none").numpy() for out in each(net, models, x)]
     table: Losses = np.nan_to_num(np.stack(rows), nan=np.inf, posinf=np.inf)
     return table
 
@@ -155,6 +167,15 @@ class Score:
         low, high = self.interval
         return low <= rate <= high
 
+    def beats(self, rate: float) -> bool:
+        """Tell whether the whole interval lies above a rate: the guess is better than that one, beyond doubt."""
+        return self.interval[0] > rate
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any]) -> "Score":
+        """Read what `json` wrote."""
+        return cls(written["hits"], written["targets"])
+
     def __add__(self, other: "Score") -> "Score":
         return Score(self.hits + other.hits, self.targets + other.targets)
 
@@ -168,7 +189,7 @@ NOTHING = Score(0, 0)
 
 
 @dataclass
-class Attack:
+class Inference:
     """Source inference over the rounds of one federation: feed it each round's models as the adversary has them."""
 
     net: nn.Module
@@ -239,10 +260,27 @@ class Outcome:
             "by_round": [score.json() for score in self.rounds],
         }
 
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "Outcome":
+        """Read what `json` wrote."""
+        return cls(tuple(map(Score.of, written["by_round"])), Score.of(written["together"]))
 
-def outcome(attack: Attack) -> Outcome:
+    def counts(self) -> dict[str, Any]:
+        """Return it as bare counts, to be pooled later."""
+        return {
+            "rounds": [[score.hits, score.targets] for score in self.rounds],
+            "together": [self.together.hits, self.together.targets],
+        }
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Any]) -> "Outcome":
+        """Read what `counts` wrote."""
+        return cls(tuple(Score(*pair) for pair in counts["rounds"]), Score(*counts["together"]))
+
+
+def outcome(mounted: Inference) -> Outcome:
     """Close an attack."""
-    return Outcome(tuple(attack.rounds), attack.together())
+    return Outcome(tuple(mounted.rounds), mounted.together())
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:
@@ -251,8 +289,3 @@ def pooled(outcomes: Sequence[Outcome]) -> Outcome:
     for one in outcomes[1:]:
         total = total + one
     return total
-
-
-def table_of(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    """Return the outcomes by mode, for a program."""
-    return {mode: one.json() for mode, one in outcomes.items()}

@@ -1,10 +1,10 @@
 """One federation under attack: train it, look at every round through each mode's eyes, and count right guesses.
 
 The audit, the paper's figures and the defences are all made of campaigns, which differ in the policy and in what the
-adversary knows. `pool` repeats one with other seeds until there are enough records to tell 10% from 15%.
+adversary knows. One is repeated with other seeds until there are enough records to tell 10% from 15%.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,8 +12,19 @@ from torch import nn
 
 from silomix.attacks.prior import CLASSES, INVENTED, class_losses, invented
 from silomix.attacks.remap import By
-from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Targets, Victim, draw_targets, outcome
+from silomix.attacks.sia import (
+    PER_SILO,
+    AttackError,
+    Inference,
+    Outcome,
+    Records,
+    Targets,
+    Unfit,
+    draw_targets,
+    outcome,
+)
 from silomix.attacks.sums import disaggregate
+from silomix.attacks.victims import Victim, victims_of
 from silomix.attacks.views.shadow import FRACTION, shadow_sets
 from silomix.attacks.views.simulated import Truth, view_of
 from silomix.attacks.views.view import Mode, View, reconstruct
@@ -21,14 +32,13 @@ from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.numbers.codec import Schema
 from silomix.runtime.core.protocol.policy import Policy
-from silomix.runtime.task import Task, load_task
+from silomix.runtime.factory import find_factory, takes
+from silomix.runtime.task import load_task
 
 LEAST = 10
 """Records that the smallest silo has at least: with fewer there is too little to ask about: another split is drawn."""
 DISAGGREGATED = "sums-over-changing-cohorts"
 """The name of the attack on sums alone that compares rounds."""
-
-OnRound = Callable[[SimulatedRound], None]
 
 
 @dataclass(frozen=True)
@@ -46,30 +56,28 @@ class Campaign:
     """How remapping judges a candidate."""
     least: int = 1
     """Silos with fewer records are not asked about."""
+    per_silo: int = PER_SILO
+    """Records asked about per silo, at most."""
     baselines: bool = False
     """Whether to also measure what the shadow sets tell by themselves (prior.py)."""
     workers: int = 1
 
-    def task(self, silo: int) -> Task:
-        """Make the task of a silo, as the experiment knows it."""
-        return load_task(self.policy.task, {**self.options, "silo": silo})
-
     @property
     def options(self) -> dict[str, str | int | float | bool]:
-        """The task's options: the policy's, the seed, and a shadow set that is held back from training."""
-        given = {"silos": self.silos, "shadow": FRACTION, **self.policy.task_options}
-        return {**given, "seed": self.seed}
+        """The task's options: the policy's and, if it takes them, the seed and a shadow set held back from training."""
+        given = {"silos": self.silos, "shadow": FRACTION, "seed": self.seed}
+        own = {name: value for name, value in given.items() if takes(find_factory(self.policy.task), name)}
+        fixed = {"seed": self.seed} if "seed" in own else {}
+        return {**own, **self.policy.task_options, **fixed}
 
     def victims(self) -> list[Victim]:
-        """Make all silos' tasks."""
-        tasks = [self.task(silo) for silo in range(self.silos)]
-        for task in tasks:
-            if not all(hasattr(task, name) for name in ("net", "share", "test")):
-                raise AttackError(
-                    f"the task {self.policy.task} has no net, share and test: the attacks need a torch network and its "
-                    "records; make the task with silomix.models.torch_task.TorchTask"
-                )
-        return tasks  # type: ignore[return-value] # just checked
+        """Make all silos' tasks, as the experiment knows them."""
+        path, options = self.policy.task, self.options
+        return victims_of(path, (load_task(path, {**options, "silo": silo}) for silo in range(self.silos)))
+
+    def schema(self) -> Schema:
+        """The model's tensors: those of whoever has no records."""
+        return load_task(self.policy.task, self.options).schema()
 
 
 @dataclass
@@ -80,7 +88,8 @@ class Findings:
     accuracy: list[float]
     """The joint model's, by round."""
     targets: int
-    rounds: list[SimulatedRound] = field(default_factory=list, repr=False)
+    unfit: dict[str, str] = field(default_factory=dict)
+    """What could not be mounted, with the reason."""
 
 
 @dataclass
@@ -92,28 +101,37 @@ class Siege:
     shadows: Sequence[Records]
     targets: Targets
     campaign: Campaign
-    attacks: dict[str, Attack] = field(default_factory=dict)
+    attacks: dict[str, Inference] = field(default_factory=dict)
+    unfit: dict[str, str] = field(default_factory=dict)
+    """The attacks that cannot be mounted on this network, each with the reason."""
 
     @classmethod
     def of(cls, campaign: Campaign) -> "Siege":
         """Draw the records to ask about, and the shadow sets."""
         victims = campaign.victims()
-        targets = draw_targets([victim.share for victim in victims], campaign.seed, least=campaign.least)
+        targets = draw_targets([victim.share for victim in victims], campaign.seed, campaign.per_silo, campaign.least)
         shadows = shadow_sets(victims, campaign.seed, campaign.fraction, campaign.noise)
-        schema = campaign.task(-1).schema()
-        return cls(victims[0].net, schema, shadows, targets, campaign)
+        return cls(victims[0].net, campaign.schema(), shadows, targets, campaign)
 
-    def attack(self, name: str) -> Attack:
+    def attack(self, name: str) -> Inference:
         """Return the attack of that name, with dice of its own."""
         if name not in self.attacks:
             dice = digest("dice", self.campaign.policy.canonical(), self.campaign.seed, name)
-            self.attacks[name] = Attack(self.net, self.targets, tuple(dice))
+            self.attacks[name] = Inference(self.net, self.targets, tuple(dice))
         return self.attacks[name]
 
     def look(self, name: str, view: View) -> None:
         """Attack one round as seen in one mode."""
+        if name in self.unfit:
+            return
         shadows = [self.shadows[silo] for silo in view.cohort]
-        self.attack(name).round(reconstruct(view, shadows, self.net, self.campaign.by), view.cohort)
+        try:
+            models = reconstruct(view, shadows, self.net, self.campaign.by)
+        except Unfit as error:
+            self.unfit[name] = str(error)
+            self.attacks.pop(name, None)  # it may have fitted at first, by chance
+            return
+        self.attack(name).round(models, view.cohort)
 
     def compare(self, view: View, rng: np.random.Generator) -> None:
         """Attack without pieces of models: by the shadow sets alone, and on invented values."""
@@ -128,7 +146,7 @@ class Siege:
         )
 
 
-def run(campaign: Campaign, on_round: OnRound = lambda _: None) -> Findings:
+def run(campaign: Campaign) -> Findings:
     """Run a federation without sockets, and mount source inference on every round in every mode."""
     siege = Siege.of(campaign)
     policy = replace(campaign.policy, task_options=campaign.options)
@@ -149,12 +167,11 @@ def run(campaign: Campaign, on_round: OnRound = lambda _: None) -> Findings:
         if changing:
             sums.append(view_of(truth, Mode.TRUSTED, np.random.default_rng(campaign.seed)))
         accuracy.append(done.metrics.get("accuracy", float("nan")))
-        on_round(done)
     if changing:
         for view, models in zip(sums, disaggregate(sums), strict=True):
             siege.attack(DISAGGREGATED).round(models, view.cohort)
     outcomes = {name: outcome(attack) for name, attack in siege.attacks.items()}
-    return Findings(outcomes, accuracy, len(siege.targets.source))
+    return Findings(outcomes, accuracy, len(siege.targets.source), siege.unfit)
 
 
 def big_enough(campaign: Campaign, least: int = LEAST) -> bool:
@@ -169,14 +186,6 @@ def splits(campaign: Campaign, least: int = LEAST, tries: int = 200) -> Iterator
         if big_enough(one, least):
             yield one
     raise AttackError(f"no further split of {tries} gives every silo {least} records: take fewer silos, or more data")
-
-
-def pool(found: Sequence[Findings]) -> dict[str, Outcome]:
-    """Pool the outcomes of repetitions, mode by mode."""
-    total: dict[str, Outcome] = dict(found[0].outcomes)
-    for one in found[1:]:
-        total = {mode: total[mode] + one.outcomes[mode] for mode in total}
-    return total
 
 
 def options_of(policy: Policy, **changes: str | int | float | bool) -> Policy:

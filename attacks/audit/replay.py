@@ -8,9 +8,9 @@ at the other levels, what the round keys of all other nodes open, if these were 
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.audit.verdict import Watcher, look
+from silomix.attacks.audit.watch import Watched, Watcher, look
 from silomix.attacks.collusion import opened
-from silomix.attacks.sia import AttackError, Outcome
+from silomix.attacks.sia import AttackError
 from silomix.attacks.sums import disaggregate
 from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.view import View
@@ -50,7 +50,7 @@ def replay(capture: Path, scene: Scene, seed: int = 1) -> dict[str, Any]:
         "beats_random": [
             name
             for name, one in mounted.items()
-            if one.together.interval[0] > 1 / n or one.last.interval[0] > 1 / len(views[-1][1].cohort)
+            if one.outcome.together.beats(1 / n) or one.outcome.last.beats(one.random)
         ],
     }
 
@@ -70,7 +70,7 @@ def describe(view: View) -> str:
     return "sums of residues, un-reduced" if view.residue_sums is not None else "one sum over the cohort"
 
 
-def _changing(watcher: Watcher, views: list[tuple[int, View]]) -> Outcome | None:
+def _changing(watcher: Watcher, views: list[tuple[int, View]]) -> Watched | None:
     """Compare rounds, if all are sums and cohorts changed."""
     only = [view for _, view in views]
     if len({view.cohort for view in only}) < 2 or any(view.mean is None for view in only):

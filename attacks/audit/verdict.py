@@ -1,120 +1,105 @@
-"""The verdict on one federation: source inference on what its server captured, and on the same updates unprotected.
+"""The judge: what an audit's numbers mean, and what the demo's do.
 
-It takes a directory whose silos kept their updates (the demo's do): those are what an ordinary server would have been
-sent, and the attack on them shows that it would have worked.
+An attack says what it expects of a score: a random guess, where something is hidden, or better than that, where nothing
+is. If all is as expected the verdict is protected. A guess that is too good where silomix should hide is a leak. If an
+attack or a control fails where it should succeed, nothing is settled: its failure elsewhere could be a bad attack's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import torch
+from silomix.attacks.sia import Score
 
-from silomix.attacks.sia import Attack, AttackError, Outcome, Records, Score, Targets, Victim, draw_targets, outcome
-from silomix.attacks.views.captured import Scene
-from silomix.attacks.views.shadow import shadow_sets
-from silomix.attacks.views.view import View, reconstruct
-from silomix.runtime.core.protocol.policy import Granularity
-from silomix.runtime.store.home import Home
-from silomix.runtime.task import Tensors
+Json = dict[str, Any]
+"""Plain values, as they are written for programs."""
 
-LEAST = 10
-"""Silos with fewer records are not asked about."""
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a score should be."""
+
+    name: str
+    score: Score
+    random: float
+    """The rate of a random guess."""
+    hidden: bool
+    """Whether the guess should be a random one; if not, it should beat that."""
+    ours: bool = True
+    """Whether it is silomix that hides: the paper's own protocol is measured too, and may leak."""
+
+    @classmethod
+    def of(
+        cls, name: str, score: Mapping[str, Any] | None, random: float, *, hidden: bool, ours: bool = True
+    ) -> "list[Expectation]":
+        """Expect something of a score as a report has it; nothing, if it was not measured."""
+        return [] if score is None else [cls(name, Score.of(score), random, hidden, ours)]
+
+    @property
+    def met(self) -> bool:
+        """Whether it is so."""
+        return self.score.holds(self.random) if self.hidden else self.score.beats(self.random)
+
+    @property
+    def leak(self) -> bool:
+        """Whether silomix gave away what it should hide."""
+        return self.hidden and self.ours and not self.met
+
+    def __str__(self) -> str:
+        low, high = self.score.interval
+        found = f"{self.name}: {self.score.accuracy:.1%} ({low:.1%} to {high:.1%})"
+        if self.hidden:
+            return f"{found} is not a random guess of {self.random:.1%}"
+        return f"{found} does not beat a random guess of {self.random:.1%}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the same attack achieved on two sides."""
+    """What was found of what was expected."""
 
-    captured: Outcome
-    """On what the server captured."""
-    unprotected: Outcome
-    """On the silos' own updates, which it did not get."""
-    silos: int
+    findings: tuple[Expectation, ...]
+    """The expectations that were not met."""
+    asked: int
+    """How many there were."""
 
     @property
-    def random(self) -> float:
-        """The rate of a random guess."""
-        return 1 / self.silos
+    def leaks(self) -> tuple[Expectation, ...]:
+        """What silomix gave away."""
+        return tuple(one for one in self.findings if one.leak)
 
     @property
     def protected(self) -> bool:
-        """Whether the attack fails on the one and works on the other: a failure alone could be a bad attack's."""
-        return self.captured.last.holds(self.random) and self.unprotected.last.interval[0] > self.random
+        """Whether all is as it should be. Where nothing was expected, nothing is shown."""
+        return bool(self.asked) and not self.findings
 
-    def text(self) -> str:
-        """Say it in a few lines."""
-        first, second = self.captured.last, self.unprotected.last
-        what = "protected" if self.protected else "NOT PROTECTED"
-        return (
-            f"source inference on what the server captured: {_percent(first)}; a random guess: {self.random:.1%}\n"
-            f"the same attack on the unprotected updates: {_percent(second)}\n"
-            f"verdict: {what} ({first.targets} records, last round, intervals at 99.9%, ties broken at random)"
-        )
+    @property
+    def word(self) -> str:
+        """The verdict in a word or two."""
+        return "PROTECTED" if self.protected else "LEAK" if self.leaks else "NOT SETTLED"
 
-    def json(self) -> dict[str, Any]:
+    def text(self, summary: str) -> str:
+        """Say it in a sentence: the summary, if all is as it should be."""
+        if self.leaks:
+            return f"{self.word}. " + " ".join(f"{leak}." for leak in self.leaks)
+        if not self.protected:
+            why = "an attack or a control did not do what it should" if self.findings else "nothing was measured"
+            return (
+                f"{self.word}. Nothing leaked, but {why}, so the rest proves nothing. More records or rounds, or silos "
+                "that differ more, may settle it."
+            )
+        return f"{self.word}. {summary}".strip()
+
+    def json(self, summary: str) -> Json:
         """Return it for a program."""
         return {
-            "captured": self.captured.json(),
-            "unprotected": self.unprotected.json(),
-            "random": self.random,
             "protected": self.protected,
+            "leak": bool(self.leaks),
+            "findings": [str(one) for one in self.findings],
+            "text": self.text(summary),
         }
 
 
-def _percent(score: Score) -> str:
-    low, high = score.interval
-    return f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})"
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """An adversary with its eye on one federation: the records to ask about, and shadow sets for remapping."""
-
-    victims: list[Victim]
-    targets: Targets
-    seed: int
-
-    def attack(self, rounds: Iterable[tuple[int, View]]) -> Outcome:
-        """Mount source inference on rounds as they were seen."""
-        return self.attack_models((view.cohort, self._models(view)) for _, view in rounds)
-
-    def attack_models(self, rounds: Iterable[tuple[tuple[int, ...], list[Tensors]]]) -> Outcome:
-        """Mount it on models, one for each silo of a round's cohort."""
-        mounted = Attack(self.victims[0].net, self.targets, (self.seed,))
-        for cohort, models in rounds:
-            mounted.round(models, cohort)
-        if not mounted.rounds:
-            raise AttackError("there is no round to attack: none ended, or nothing of it was recorded")
-        return outcome(mounted)
-
-    def _models(self, view: View) -> list[Tensors]:
-        shadows = self.shadows if view.mixed is not Granularity.NONE else None
-        mine = [] if shadows is None else [shadows[silo] for silo in view.cohort]
-        return reconstruct(view, mine, self.victims[0].net)
-
-    @cached_property
-    def shadows(self) -> list[Records]:
-        """A shadow set of each silo: drawn only if bodies came shuffled."""
-        return shadow_sets(self.victims, self.seed)
-
-
-def look(scene: Scene, seed: int = 1) -> Watcher:
-    """Draw the records to ask about from a federation's silos."""
-    victims = scene.victims()
-    return Watcher(victims, draw_targets([victim.share for victim in victims], seed, least=LEAST), seed)
-
-
-def verdict(federation_dir: Path, *, seed: int = 1) -> Verdict:
-    """Attack a federation that has ended, from its directory. Without a capture, the server's checkpoints are used."""
-    torch.set_num_threads(1)
-    scene = Scene(federation_dir)
-    watcher = look(scene, seed)
-    capture = Home(federation_dir / scene.federation.aggregator.name).capture
-    kept = list(scene.kept())
-    if not kept:
-        raise AttackError(f"{federation_dir}: no silo kept its updates (keep_updates), so there is nothing to compare")
-    captured = watcher.attack(scene.captured(capture) if capture.exists() else scene.checkpoints())
-    return Verdict(captured, watcher.attack(kept), len(watcher.victims))
+def judge(expectations: Iterable[Expectation]) -> Verdict:
+    """Judge."""
+    asked = list(expectations)
+    return Verdict(tuple(one for one in asked if not one.met), len(asked))

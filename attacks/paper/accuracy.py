@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from silomix.attacks.paper.accuracy_trials import SETTINGS, Bench, Option, policy_for, weights
+from silomix.attacks.paper.accuracy_trials import LARGER, SETTINGS, AccuracyTrials, Option, policy_for, weights
 from silomix.models.simulation.experiment import RUNS, Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.core.learning.noise_account import multiplier_for, spent
 from silomix.runtime.core.numbers.plan import Quantiser
@@ -41,14 +41,14 @@ FLOORED = (
 def by_precision(scale: Scale, progress: Progress, *, data: str = "", digits: tuple[int, ...] = DIGITS) -> Result:
     """Accuracy by r against vanilla: changes, whole models, and whole models rounded down as Alg. 1 prints it."""
     data = data or scale.data
-    bench = Bench(data, scale, progress, 1 + 3 * len(digits))
+    trials = AccuracyTrials(data, scale, progress, 1 + 3 * len(digits))
     printed = PRINTED.get(data, {})
-    vanilla = bench.run("vanilla", vanilla=True)
+    vanilla = trials.run("vanilla", vanilla=True)
     rows: list[tuple[Cell, ...]] = [("vanilla", vanilla, vanilla, vanilla, printed.get(0))]
     for r in digits:
-        delta = bench.run(f"delta r={r}", precision=r)
-        whole = bench.run(f"weights r={r}", **weights(precision=r))
-        floored = bench.run(f"floor r={r}", floor=r, **weights())
+        delta = trials.run(f"delta r={r}", precision=r)
+        whole = trials.run(f"weights r={r}", **weights(precision=r))
+        floored = trials.run(f"floor r={r}", floor=r, **weights())
         rows.append((f"r = {r}", delta, whole, floored, printed.get(r)))
     columns = ("digits", "delta (ours)", "weights", "weights, rounded down", "paper, weights")
     lines = tuple(
@@ -57,7 +57,7 @@ def by_precision(scale: Scale, progress: Progress, *, data: str = "", digits: tu
     )
     plot = Plot(f"accuracy by precision, {data}", "digits r", "accuracy", lines, vanilla, "vanilla")
     table = Table(f"Accuracy by precision on {data}", columns, tuple(rows))
-    return Result((table,), (plot,), (bench.about(), FLOORED), bench.values())
+    return Result((table,), (plot,), (trials.about(), FLOORED), trials.values())
 
 
 def other_rules(scale: Scale, progress: Progress) -> Result:
@@ -68,14 +68,14 @@ def other_rules(scale: Scale, progress: Progress) -> Result:
         "FedSGD": ({"algorithm": "fedsgd", "lr": 0.2, "momentum": 0.0}, 10 * scale.rounds),
     }
     digits = DIGITS[::2] if scale.name == "quick" else DIGITS
-    bench = Bench(scale.data, scale, progress, len(rules) * (1 + 2 * len(digits)))
+    trials = AccuracyTrials(scale.data, scale, progress, len(rules) * (1 + 2 * len(digits)))
     rows: list[tuple[Cell, ...]] = []
     for name, (options, rounds) in rules.items():
-        vanilla = bench.run(f"{name} vanilla", vanilla=True, options=options, rounds=rounds)
+        vanilla = trials.run(f"{name} vanilla", vanilla=True, options=options, rounds=rounds)
         rows.append((name, "vanilla", vanilla, vanilla))
         for r in digits:
-            delta = bench.run(f"{name} delta r={r}", options=options, rounds=rounds, precision=r)
-            whole = bench.run(f"{name} weights r={r}", options=options, **weights(rounds=rounds, precision=r))
+            delta = trials.run(f"{name} delta r={r}", options=options, rounds=rounds, precision=r)
+            whole = trials.run(f"{name} weights r={r}", options=options, **weights(rounds=rounds, precision=r))
             rows.append((name, f"r = {r}", delta, whole))
     columns = ("rule", "digits", "delta (ours)", "weights")
     note = (
@@ -84,7 +84,7 @@ def other_rules(scale: Scale, progress: Progress) -> Result:
         "comparable and r = 5 the same as vanilla."
     )
     table = Table(f"Accuracy with other rules on {scale.data}", columns, tuple(rows))
-    return Result((table,), (), (bench.about(), note), bench.values())
+    return Result((table,), (), (trials.about(), note), trials.values())
 
 
 PRIVATE: dict[str, dict[str, Option]] = {
@@ -101,24 +101,24 @@ def _private(data: str, epsilon: float, scale: Scale, **more: Option) -> dict[st
     return {**given, "dp_epsilon": epsilon, "dp_rounds": scale.rounds, "dp_seeded": True, "dp_clip": 1.0, **more}
 
 
-def _about_dp(bench: Bench) -> str:
+def _about_dp(trials: AccuracyTrials) -> str:
     small = "1,437 images of 8 by 8 pixels, logistic regression, one step over all records of a silo in each round"
-    return f"{bench.about(small if bench.data == 'digits' else '')} The mean goes by examples."
+    return f"{trials.about(small if trials.data == 'digits' else '')} The mean goes by examples."
 
 
 def under_dp(scale: Scale, progress: Progress) -> Result:
     """Accuracy by r where silos train with DP-SGD."""
     data, digits = scale.data, DIGITS[::2] if scale.name == "quick" else DIGITS
-    bench = Bench(data, scale, progress, 3 * (1 + len(digits)) + 1)
-    none = bench.run("no dp", vanilla=True, options=PRIVATE.get(data, {}), **BY_EXAMPLES)
+    trials = AccuracyTrials(data, scale, progress, 3 * (1 + len(digits)) + 1)
+    none = trials.run("no dp", vanilla=True, options=PRIVATE.get(data, {}), **BY_EXAMPLES)
     rows: list[tuple[Cell, ...]] = [("none", "vanilla", none, PRINTED["mnist"][0])]
     for epsilon in (1, 2, 5):
         options = _private(data, float(epsilon), scale)
-        vanilla = bench.run(f"epsilon {epsilon} vanilla", vanilla=True, options=options, **BY_EXAMPLES)
+        vanilla = trials.run(f"epsilon {epsilon} vanilla", vanilla=True, options=options, **BY_EXAMPLES)
         rows.append((str(epsilon), "vanilla", vanilla, DP_PRINTED[epsilon][0]))
         for r in digits:
             change = weights(precision=r, **BY_EXAMPLES)
-            found = bench.run(f"epsilon {epsilon} weights r={r}", options=options, **change)
+            found = trials.run(f"epsilon {epsilon} weights r={r}", options=options, **change)
             rows.append((str(epsilon), f"r = {r}", found, DP_PRINTED[epsilon].get(r)))
     note = (
         "Epsilon is for each record of a silo, over all rounds, at delta 1e-5, by the moments accountant. The noise "
@@ -126,20 +126,20 @@ def under_dp(scale: Scale, progress: Progress) -> Result:
         "have thousands of records each."
     )
     table = Table(f"Accuracy under DP-SGD on {data}", ("epsilon", "digits", "weights", "paper, MNIST"), tuple(rows))
-    return Result((table,), (), (_about_dp(bench), note), bench.values())
+    return Result((table,), (), (_about_dp(trials), note), trials.values())
 
 
 def dp_ranges(scale: Scale, progress: Progress) -> Result:
     """How far parameters go under DP-SGD when nothing holds them back, and when the noise is cut."""
-    bench = Bench(scale.data, scale, progress, 6)
+    trials = AccuracyTrials(scale.data, scale, progress, 6)
     rows: list[tuple[Cell, ...]] = []
     for epsilon in (1, 2, 5):
         cells: list[Cell] = [str(epsilon)]
         for how in ("off", "truncate"):
             name = f"range epsilon {epsilon} {how}"
             options = _private(scale.data, float(epsilon), scale, dp_range=how)
-            accuracy = bench.run(name, vanilla=True, options=options, **BY_EXAMPLES)
-            found = bench.found[name]
+            accuracy = trials.run(name, vanilla=True, options=options, **BY_EXAMPLES)
+            found = trials.found[name]
             low, high = min(row["range"][0] for row in found), max(row["range"][1] for row in found)
             cells += [f"{low:.3f} to {high:.3f}", max(row["outside"] for row in found), accuracy]
         rows.append((*cells, RANGES_PRINTED[epsilon]))
@@ -150,19 +150,19 @@ def dp_ranges(scale: Scale, progress: Progress) -> Result:
         "is the largest. Truncated noise keeps to the bound of 1 by construction."
     )
     table = Table(f"Range of parameters under DP-SGD on {scale.data}", columns, tuple(rows))
-    return Result((table,), (), (_about_dp(bench), note), bench.values())
+    return Result((table,), (), (_about_dp(trials), note), trials.values())
 
 
 def median_of_groups(scale: Scale, progress: Progress) -> Result:
     """FedMedian over the means of groups of k silos."""
     sizes = (1, 2, 3, 5)
-    bench = Bench(scale.data, scale, progress, 1 + 2 * len(sizes))
-    average = bench.run("average", vanilla=True)
+    trials = AccuracyTrials(scale.data, scale, progress, 1 + 2 * len(sizes))
+    average = trials.run("average", vanilla=True)
     rows: list[tuple[Cell, ...]] = [("FedAvg, vanilla", None, average, None)]
     for k in sizes:
         change: dict[str, Any] = {"server": Server.MEDIAN, "group_size": k}
-        rough = bench.run(f"median k={k} r=2", **weights(precision=2), **change)
-        fine = bench.run(f"median k={k} r=4", **weights(precision=4), **change)
+        rough = trials.run(f"median k={k} r=2", **weights(precision=2), **change)
+        fine = trials.run(f"median k={k} r=4", **weights(precision=4), **change)
         rows.append((f"FedMedian, k = {k}", rough, fine, {1: 0.98, 2: 0.972}.get(k)))
     columns = ("rule", "r = 2", "r = 4", "paper, MNIST, r = 2")
     note = (
@@ -171,25 +171,25 @@ def median_of_groups(scale: Scale, progress: Progress) -> Result:
         "here, the median drops what few silos know: it is the rule that costs accuracy, not the digits."
     )
     table = Table(f"FedMedian in groups on {scale.data}", columns, tuple(rows))
-    return Result((table,), (), (bench.about(), note), bench.values())
+    return Result((table,), (), (trials.about(), note), trials.values())
 
 
 def one_byte(scale: Scale, progress: Progress) -> Result:
     """The int8 quantiser beside decimal digits."""
-    bench = Bench(scale.data, scale, progress, 7)
-    vanilla = bench.run("vanilla", vanilla=True)
+    trials = AccuracyTrials(scale.data, scale, progress, 7)
+    vanilla = trials.run("vanilla", vanilla=True)
     rows: list[tuple[Cell, ...]] = [("vanilla", vanilla, vanilla)]
     for name, change in (
         ("int8", {"quantiser": Quantiser.INT8}),
         ("r = 2", {"precision": 2}),
         ("r = 3", {"precision": 3}),
     ):
-        both = [bench.run(f"{name} {kind}", update=kind, **change) for kind in UpdateKind]
+        both = [trials.run(f"{name} {kind}", update=kind, **change) for kind in UpdateKind]
         rows.append((name, *both))
     columns = ("quantiser", *(f"{kind}" for kind in UpdateKind))
     note = "int8 has 127 steps on each side of zero, r = 2 has 99. The paper expects a negligible loss, for BERT."
     table = Table(f"One byte for a parameter on {scale.data}", columns, tuple(rows))
-    return Result((table,), (), (bench.about(), note), bench.values())
+    return Result((table,), (), (trials.about(), note), trials.values())
 
 
 def central_noise(scale: Scale, progress: Progress) -> Result:
@@ -197,18 +197,18 @@ def central_noise(scale: Scale, progress: Progress) -> Result:
     silos, clip, delta = 100, 0.5, 1e-3
     options: dict[str, Option] = {"silos": silos, "model": "linear", "alpha": 1.0}
     base: dict[str, Any] = {"precision": 3, "clip_norm": clip, "minimum_cohort": silos}
-    bench = Bench("digits", scale, progress, 5)
+    trials = AccuracyTrials("digits", scale, progress, 5)
     policy = policy_for("digits", scale, 1, options)
     parameters = load_task(policy.task, policy.task_options).schema().parameters
     rows: list[tuple[Cell, ...]] = [
-        ("none, no clipping", None, bench.run("no noise", silos=silos, options=options, precision=3)),
-        ("none", None, bench.run("clipped", silos=silos, options=options, **base)),
+        ("none, no clipping", None, trials.run("no noise", silos=silos, options=options, precision=3)),
+        ("none", None, trials.run("clipped", silos=silos, options=options, **base)),
     ]
     for epsilon in (20.0, 5.0, 1.0):
         asked = replace(policy, **base)
         z = multiplier_for(asked, parameters, epsilon, delta, silos)
         exact = spent(replace(asked, noise_multiplier=z), parameters, scale.rounds, delta, silos)
-        found = bench.run(f"epsilon {epsilon}", silos=silos, options=options, **base, noise_multiplier=z)
+        found = trials.run(f"epsilon {epsilon}", silos=silos, options=options, **base, noise_multiplier=z)
         rows.append((f"{exact:.3g}", z, found))
     note = (
         f"{silos} silos of about 14 records, logistic regression (650 parameters), clip norm {clip}, delta {delta}: "
@@ -216,15 +216,13 @@ def central_noise(scale: Scale, progress: Progress) -> Result:
         "with ten of them nothing of the model would be left."
     )
     table = Table("Discrete Gaussian noise in the sum", ("epsilon", "noise multiplier", "accuracy"), tuple(rows))
-    return Result((table,), (), (note,), bench.values())
+    return Result((table,), (), (note,), trials.values())
 
 
 def _number(cell: Cell) -> float:
     assert isinstance(cell, int | float)
     return float(cell)
 
-
-_LARGER = ("mnist", "fashion-mnist", "cifar10")
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
@@ -259,18 +257,18 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "Accuracy by r with FedProx and FedSGD",
         "Figure app:exp_more_agg_func_ACC",
         other_rules,
-        data=_LARGER,
+        data=LARGER,
     ),
-    Experiment("accuracy-dp", "Accuracy by r under DP-SGD", "Table tab:dp_results", under_dp, data=_LARGER),
-    Experiment("dp-ranges", "Range of parameters under DP-SGD", "Table tab:dp_ranges", dp_ranges, data=_LARGER),
+    Experiment("accuracy-dp", "Accuracy by r under DP-SGD", "Table tab:dp_results", under_dp, data=LARGER),
+    Experiment("dp-ranges", "Range of parameters under DP-SGD", "Table tab:dp_ranges", dp_ranges, data=LARGER),
     Experiment(
         "fedmedian-groups",
         "FedMedian over groups",
         "Section non_sum_based",
         median_of_groups,
-        data=_LARGER,
+        data=LARGER,
     ),
-    Experiment("accuracy-int8", "One byte for a parameter", "Section on LLMs, int8", one_byte, RUNS, _LARGER),
+    Experiment("accuracy-int8", "One byte for a parameter", "Section on LLMs, int8", one_byte, RUNS, LARGER),
     Experiment("accuracy-noise", "Noise in the sum", "beyond the paper", central_noise),
 )
 """What `silomix reproduce` lists under accuracy."""

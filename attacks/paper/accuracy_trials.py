@@ -16,6 +16,8 @@ from silomix.runtime.core.protocol.policy import Policy, UpdateKind
 
 SILOS = 10
 ALPHA = 0.1
+LARGER = ("mnist", "fashion-mnist", "cifar10")
+"""Data sets that experiments also run on, where their files are."""
 LAST = 3
 """The accuracy of a run is the mean over so many last rounds: from one round to the next it jumps by a point or two."""
 
@@ -87,7 +89,7 @@ def floor_to(digits: int) -> Callable[[Array], Array]:
     return floor
 
 
-class Bench:
+class AccuracyTrials:
     """Runs the points of one experiment, each for all seeds of the scale, and remembers them."""
 
     def __init__(self, data: str, scale: Scale, progress: Progress, points: int) -> None:

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from silomix.attacks.paper.accuracy import EXPERIMENTS as ACCURACY_EXPERIMENTS
+from silomix.attacks.paper.cohorts import COHORT_EXPERIMENTS
 from silomix.attacks.paper.cost import COST_EXPERIMENTS
-from silomix.attacks.paper.more import MORE_EXPERIMENTS
+from silomix.attacks.paper.inversion import INVERSION_EXPERIMENTS
+from silomix.attacks.paper.residue_sums import RESIDUE_EXPERIMENTS
+from silomix.attacks.paper.resources import RESOURCE_EXPERIMENTS
 from silomix.attacks.paper.source_inference import SIA_EXPERIMENTS
 from silomix.models.data.catalogue import CATALOGUE, home
 from silomix.models.simulation.experiment import RUNS, Experiment, Result, Scale
@@ -38,7 +41,10 @@ NEEDS_CIFAR100 = Experiment(
 REGISTRY: tuple[Experiment, ...] = (
     *SIA_EXPERIMENTS,
     NEEDS_CIFAR100,
-    *MORE_EXPERIMENTS,
+    *COHORT_EXPERIMENTS,
+    *INVERSION_EXPERIMENTS,
+    *RESIDUE_EXPERIMENTS,
+    *RESOURCE_EXPERIMENTS,
     *ACCURACY_EXPERIMENTS,
     *COST_EXPERIMENTS,
 )

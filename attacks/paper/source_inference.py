@@ -1,20 +1,18 @@
 """The paper's experiments on source inference, repeated: by skew, silos, epochs, rule, model, and shadow set.
 
-`silomix reproduce` runs them, and those of more.py.
+`silomix reproduce` runs them.
 """
 
 from dataclasses import replace
 from functools import partial
 
 from silomix.attacks.audit.campaign import Campaign, options_of
+from silomix.attacks.paper.accuracy_trials import LARGER
 from silomix.attacks.paper.defences import Defence, defences
 from silomix.attacks.paper.trials import FIGURE, MODES, Trials, listed, percent, swept
 from silomix.attacks.views.view import Mode
 from silomix.models.simulation.experiment import Cell, Experiment, Progress, Result, Scale, Table
 from silomix.runtime.core.numbers.plan import Quantiser
-
-LARGER = ("mnist", "fashion-mnist", "cifar10")
-
 
 PAPER_ALPHA = {
     "mnist": {"0.1": "none 45.01"},

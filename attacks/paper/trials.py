@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from silomix.attacks.audit.campaign import Campaign, run, splits
-from silomix.attacks.audit.jobs import outcome_of, rounds_of
 from silomix.attacks.paper.accuracy_trials import SETTINGS, policy_for
 from silomix.attacks.sia import Outcome, pooled
 from silomix.attacks.views.view import Mode
@@ -43,7 +42,7 @@ class Trials:
         chosen = splits(campaign, LEAST) if self.redraw else (replace(campaign, seed=s) for s in self.scale.seeds)
         for _, one in zip(self.scale.seeds, chosen, strict=False):
             results.append(self.progress.point(self._key(name, one), partial(measure, one)))
-        pools = {m: pooled([outcome_of(r["outcomes"][m]) for r in results]) for m in results[0]["outcomes"]}
+        pools = {m: pooled([Outcome.of(r["outcomes"][m]) for r in results]) for m in results[0]["outcomes"]}
         accuracy = sum(r["accuracy"] for r in results) / len(results)
         self.found[name] = {"accuracy": accuracy, "sia": {mode: one.json() for mode, one in pools.items()}}
         return pools
@@ -73,7 +72,7 @@ class Trials:
 def measure(campaign: Campaign) -> dict[str, Any]:
     """Run one point."""
     found = run(campaign)
-    outcomes = {name: rounds_of(one) for name, one in found.outcomes.items()}
+    outcomes = {name: one.counts() for name, one in found.outcomes.items()}
     return {"outcomes": outcomes, "accuracy": found.accuracy[-1], "targets": found.targets}
 
 

@@ -6,7 +6,7 @@ sum is taken from the model that it published next, or from its checkpoint of th
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from silomix.attacks.sia import AttackError, Victim
-from silomix.attacks.views.view import View
+from silomix.attacks.sia import AttackError
+from silomix.attacks.victims import Victim, victims_of
+from silomix.attacks.views.view import View, as_changes, floats
 from silomix.runtime.capture.evidence import Evidence, evidence
 from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.core.numbers.codec import Array, Codec, Schema
@@ -27,8 +28,6 @@ from silomix.runtime.store.home import FEDERATION_FILE, Home
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
 from silomix.runtime.task import Tensors, load_task
-
-"""Where a node that is started with captures by the local launcher writes them, below its own directory."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +58,22 @@ class Scene:
         for name, number in self.numbers.items():
             there = Home(self.home / name).file.exists()
             options = load_node(self.home / name).options if there else {**policy.task_options, "silo": number}
-            task = load_task(policy.task, options)
-            if not all(hasattr(task, part) for part in ("net", "share", "test")):
-                raise AttackError(
-                    f"the task {policy.task} has no net, share and test: the attacks need a torch network and its "
-                    "records; make the task with silomix.models.torch_task.TorchTask"
-                )
-            found.append(task)
-        return found  # type: ignore[return-value] # just checked
+            found.append(options)
+        return victims_of(policy.task, (load_task(policy.task, options) for options in found))
 
     @cached_property
     def models(self) -> dict[int, dict[str, Array]]:
         """The models after each round, 0 being before the first, as far as the aggregator's checkpoints are here."""
         node = Home(self.home / self.federation.aggregator.name)
         initial, journal = node.initial_model, node.state.journal
-        found = {0: read_model(initial.read_bytes())[1]} if initial.exists() else {}
+        found = {0: read_floats(initial)} if initial.exists() else {}
         if not journal.exists():
             return found
         with closing(Journal(journal)) as facts:
             for round_, _, value in facts.facts("applied"):
                 path = node.state.model(bytes.fromhex(json.loads(value)["model"]))
                 if path.exists():
-                    found[round_] = read_model(path.read_bytes())[1]
+                    found[round_] = read_floats(path)
         return found
 
     def captured(self, capture: Path | None = None) -> Iterator[tuple[int, View]]:
@@ -92,13 +85,19 @@ class Scene:
         if not rounds:
             raise AttackError(f"{path}: the capture holds no round that arrived whole")
         for number, one in sorted(rounds.items()):
-            before = one.model if one.model is not None else self.models.get(number - 1)
-            after = rounds[number + 1].model if number + 1 in rounds else None
+            before, after = self._model(rounds, number), self._model(rounds, number + 1)
             if before is None:
                 continue
-            view = self.view(one, before, after if after is not None else self.models.get(number))
+            view = self.view(one, before, after)
             if view.rows is not None or view.mean is not None:
                 yield number, view
+
+    def _model(self, rounds: Mapping[int, Evidence], number: int) -> Tensors | None:
+        """Return the model that a round began with: as it was captured, or else from a checkpoint."""
+        one = rounds.get(number)
+        if one is not None and one.model is not None:
+            return floats(one.manifest.schema, one.model)
+        return self.models.get(number - 1)
 
     def view(self, one: Evidence, before: Tensors, after: Tensors | None) -> View:
         """Turn one round's evidence into a view."""
@@ -107,10 +106,9 @@ class Scene:
         plain = View(manifest.schema, cohort, before)
         change = manifest.update is UpdateKind.DELTA
         if one.rows is not None:
-            start = np.concatenate([np.asarray(before[t.name]).reshape(-1) for t in manifest.schema.tensors])
             rows = one.rows[:, : manifest.schema.parameters]
-            rows = rows if change else rows - start.astype(np.float32)
-            return View(manifest.schema, cohort, before, rows=rows, mixed=manifest.granularity)
+            view = View(manifest.schema, cohort, before, rows=rows, mixed=manifest.granularity)
+            return view if change else as_changes(view)
         if one.sums is not None and manifest.plan.level is Level.TRUSTED and not manifest.group_size:
             return self._summed(one, plain, change)
         return View(manifest.schema, cohort, before, mean=after)
@@ -121,9 +119,9 @@ class Scene:
         assert one.sums is not None
         codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
         reduced = one.sums % np.array(manifest.plan.moduli)[:, None]
-        mean = codec.decode(codec.layout.pack(reduced), len(one.cohort)).tensors
+        mean = floats(plain.schema, codec.decode(codec.layout.pack(reduced), len(one.cohort)).tensors)
         if change:
-            mean = {n: (plain.before[n] + m).astype(m.dtype) for n, m in mean.items()}
+            mean = {name: np.asarray(plain.before[name] + moved) for name, moved in mean.items()}
         unreduced = one.sums if manifest.granularity is Granularity.UNARY else None
         return View(plain.schema, plain.cohort, plain.before, mean=mean, residue_sums=unreduced)
 
@@ -143,14 +141,17 @@ class Scene:
         for round_, paths in sorted(files.items()):
             if round_ - 1 in self.models:
                 cohort = tuple(sorted(paths))
-                rows = np.stack([self._row(read_model(paths[silo].read_bytes())[1], round_) for silo in cohort])
-                yield round_, View(self.schema, cohort, self.models[round_ - 1], rows=rows)
+                rows = np.stack([self._row(read_floats(paths[silo])) for silo in cohort])
+                view = View(self.schema, cohort, self.models[round_ - 1], rows=rows)
+                yield round_, view if self.federation.policy.update is UpdateKind.DELTA else as_changes(view)
 
-    def _row(self, update: Tensors, round_: int) -> npt.NDArray[np.float32]:
-        names = [t.name for t in self.schema.tensors]
-        change = self.federation.policy.update is UpdateKind.DELTA
-        parts = [update[n] if change else update[n] - self.models[round_ - 1][n] for n in names]
-        return np.concatenate([np.asarray(part, np.float32).reshape(-1) for part in parts])
+    def _row(self, update: Tensors) -> npt.NDArray[np.float32]:
+        return np.concatenate([np.asarray(update[t.name], np.float32).reshape(-1) for t in self.schema.tensors])
+
+
+def read_floats(path: Path) -> dict[str, Array]:
+    """Read a model file, as numbers to compute with."""
+    return floats(*read_model(path.read_bytes()))
 
 
 def scene_of(path: Path) -> Scene:

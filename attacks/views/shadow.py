@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from silomix.attacks.sia import AttackError, Records, Victim
+from silomix.attacks.sia import AttackError, Records
+from silomix.attacks.victims import Victim
 
 FRACTION = 0.05
 """Size of a shadow set in parts of the silo's records: the paper's; it also takes 0.01 and 0.005."""
@@ -26,7 +27,7 @@ def shadow_set(victim: Victim, seed: int, fraction: float = FRACTION, noise: str
     if not 0 < fraction <= 1:
         raise AttackError(f"a shadow set of {fraction}: give a share of the silo's records above 0, such as 0.05")
     rng = np.random.default_rng([seed, 0x5AD])
-    own: Records | None = getattr(victim, "shadow", None)
+    own = victim.shadow
     if own is not None and len(own[1]):
         count = round(fraction * (len(own[1]) + len(victim.share[1])))
         (x, y), rows = own, rng.permutation(len(own[1]))[: max(1, count)]

@@ -3,17 +3,17 @@
 The shuffles are those that hops do in the literal modes, the residues and masks those that travel.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from silomix.attacks.views.view import Mode, View, checked
-from silomix.runtime.core.numbers import residue
+from silomix.attacks.views.body import read_body, with_bodies
+from silomix.attacks.views.view import Mode, View, floats
+from silomix.runtime.core.learning.update import update_of
 from silomix.runtime.core.numbers.baseline import Baseline
-from silomix.runtime.core.numbers.codec import Codec, Schema
+from silomix.runtime.core.numbers.codec import Array, Codec, Schema, add
 from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Secret, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
@@ -38,12 +38,9 @@ class Truth:
     """Silos on the roster, which the plan has room for; 0 for the cohort."""
 
     @property
-    def updates(self) -> list[dict[str, npt.NDArray[np.float32]]]:
-        """What each silo's training changed."""
-        return [
-            {s.name: np.asarray(model[s.name] - self.before[s.name], np.float32) for s in self.schema.tensors}
-            for model in self.trained
-        ]
+    def updates(self) -> list[dict[str, Array]]:
+        """What each silo's training changed, in the schema's own types, as silos encode it."""
+        return [update_of(self.schema, self.before, model, change=True) for model in self.trained]
 
     def plan(self, encoding: Encoding, level: Level) -> Plan:
         """Return the numbers of a mode."""
@@ -55,7 +52,12 @@ class Truth:
 
     def empty(self) -> View:
         """Return what everybody knows."""
-        return View(self.schema, self.cohort, self.before)
+        return View(self.schema, self.cohort, floats(self.schema, self.before))
+
+    def moved(self, mean: Tensors) -> dict[str, Array]:
+        """Return the next model, made of a mean of changes as the aggregator makes it."""
+        added = {s.name: add(self.before[s.name], mean[s.name], s.dtype) for s in self.schema.tensors}
+        return floats(self.schema, added)
 
 
 def view_of(truth: Truth, mode: Mode, rng: np.random.Generator) -> View:
@@ -94,10 +96,6 @@ def _add_up(bodies: list[Bytes], codec: Codec) -> Bytes:
     return total
 
 
-def _moved(before: Tensors, mean: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
-    return {name: np.asarray(before[name] + mean[name], np.float32) for name in before}
-
-
 def _unary(truth: Truth, rng: np.random.Generator) -> View:
     """Shuffled bits tell what their number tells, so the view is the numbers of ones. They are not reduced."""
     numbers = truth.plan(Encoding.UNARY, Level.TRUSTED)
@@ -105,13 +103,13 @@ def _unary(truth: Truth, rng: np.random.Generator) -> View:
     sums = np.sum([codec.layout.residues(body).astype(np.int64) for body in _bodies(truth, codec)], axis=0)
     reduced = sums % np.array(numbers.moduli)[:, None]
     mean = codec.decode(codec.layout.pack(reduced), len(truth.cohort)).tensors
-    return replace(truth.empty(), mean=_moved(truth.before, mean), residue_sums=sums)
+    return replace(truth.empty(), mean=truth.moved(mean), residue_sums=sums)
 
 
 def _trusted(truth: Truth, rng: np.random.Generator) -> View:
     codec = truth.codec(truth.plan(Encoding.COUNTS, Level.TRUSTED))
     total = _add_up(_bodies(truth, codec), codec)
-    return replace(truth.empty(), mean=_moved(truth.before, codec.decode(total, len(truth.cohort)).tensors))
+    return replace(truth.empty(), mean=truth.moved(codec.decode(total, len(truth.cohort)).tensors))
 
 
 @dataclass
@@ -150,17 +148,14 @@ class _Masked:
         for layer in (*range(1, HOPS + 1), AGGREGATOR):
             for seeds in self.seeds:
                 self.mask(total, layer, seeds[layer], -1)
-        return replace(truth.empty(), mean=_moved(truth.before, codec.decode(total, len(truth.cohort)).tensors))
+        return replace(truth.empty(), mean=truth.moved(codec.decode(total, len(truth.cohort)).tensors))
 
-    def opened(self, silo: int, layers: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return a silo's body as whoever has the seeds of some layers reads it: noise, unless these are all."""
+    def opened(self, silo: int, layers: Sequence[int]) -> Bytes:
+        """Return a silo's body with the masks of some layers taken off: noise, unless these are all."""
         body = self.bodies[silo].copy()
         for layer in layers:
             self.mask(body, layer, self.seeds[silo][layer], -1)
-        values = residue.decode_sum(self.codec.layout.residues(body), self.codec.plan).astype(np.float64)
-        bounds = np.repeat(self.codec.bounds, [s.size for s in self.codec.schema.tensors])
-        opened: npt.NDArray[np.float32] = (values / self.codec.plan.v * bounds).astype(np.float32)
-        return opened
+        return body
 
 
 def _semi_honest(truth: Truth, rng: np.random.Generator) -> View:
@@ -172,8 +167,8 @@ def _colluding(hops: Sequence[int]) -> Callable[[Truth, np.random.Generator], Vi
 
     def make(truth: Truth, rng: np.random.Generator) -> View:
         masked = _Masked.of(truth, rng)
-        rows = [masked.opened(i, (AGGREGATOR, *hops)) for i in range(len(truth.cohort))]
-        return checked(masked.total(truth), np.stack(rows))
+        bodies = [masked.opened(i, (AGGREGATOR, *hops)) for i in range(len(truth.cohort))]
+        return with_bodies(masked.total(truth), [read_body(masked.codec, body) for body in bodies])
 
     return make
 
@@ -183,9 +178,7 @@ def _opened_one_by_one(level: Level) -> Callable[[Truth, np.random.Generator], V
 
     def make(truth: Truth, rng: np.random.Generator) -> View:
         codec = truth.codec(truth.plan(Encoding.COUNTS, level))
-        means = [codec.decode(body, 1).tensors for body in _bodies(truth, codec)]
-        rows = [np.concatenate([mean[s.name].reshape(-1) for s in truth.schema.tensors]) for mean in means]
-        return replace(truth.empty(), rows=np.stack(rows).astype(np.float32))
+        return with_bodies(truth.empty(), [read_body(codec, body) for body in _bodies(truth, codec)])
 
     return make
 
@@ -212,14 +205,12 @@ def group_means(
 
     The groups are in random order: to whoever is not told the members, that is all there is.
     """
-    order = rng.permutation(len(truth.cohort))
+    order, tensors = rng.permutation(len(truth.cohort)), truth.schema.tensors
     parts = np.array_split(order, max(1, len(order) // size))
     members = [tuple(truth.cohort[i] for i in sorted(part)) for part in parts]
+    trained = [floats(truth.schema, model) for model in truth.trained]
     means = [
-        {
-            s.name: np.mean([truth.trained[i][s.name] for i in part], axis=0).astype(np.float32)
-            for s in truth.schema.tensors
-        }
+        {s.name: np.asarray(np.mean([trained[i][s.name] for i in part], axis=0), np.float32) for s in tensors}
         for part in parts
     ]
     return members, means

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from silomix.attacks.remap import By, head_of, remap_layers, remap_models, remap_parameters
-from silomix.attacks.sia import AttackError, Records
-from silomix.runtime.core.numbers.codec import Schema
+from silomix.attacks.remap import By, head_of, head_values, remap_layers, remap_models, remap_parameters
+from silomix.attacks.sia import AttackError, Records, Unfit
+from silomix.runtime.core.numbers.codec import Schema, as_float
 from silomix.runtime.core.protocol.policy import Granularity
 from silomix.runtime.task import Tensors
 
@@ -65,7 +65,7 @@ CONTROLS = (Mode.ALL_COLLUDE, Mode.TRUSTED_HOP_1, Mode.COHORT_OF_ONE)
 
 @dataclass(frozen=True)
 class View:
-    """What the adversary holds of one round."""
+    """What the adversary holds of one round. Its models are in floats, whatever the types of the network."""
 
     schema: Schema
     cohort: tuple[int, ...]
@@ -86,7 +86,7 @@ class View:
         model, at = {}, 0
         for spec in self.schema.tensors:
             part = row[at : at + spec.size].reshape(spec.shape)
-            model[spec.name] = (np.asarray(self.before[spec.name], np.float32) + part).astype(np.float32)
+            model[spec.name] = np.asarray(self.before[spec.name] + part, np.float32)
             at += spec.size
         return model
 
@@ -97,22 +97,22 @@ class View:
         for spec in self.schema.tensors:
             if spec.name == name:
                 part = self.rows[:, at : at + spec.size].reshape(-1, *spec.shape)
-                return (np.asarray(self.before[name], np.float32)[None] + part).astype(np.float32)
+                return np.asarray(self.before[name][None] + part, np.float32)
             at += spec.size
         raise AttackError(f"the schema has no tensor {name}")
 
 
-def checked(view: View, rows: Rows) -> View:
-    """Add opened bodies to a sum, if they add up to it: under a mask that is still on they do not, and are noise."""
-    assert view.mean is not None
-    at = 0
-    for spec in view.schema.tensors:
-        moved = np.asarray(view.mean[spec.name], np.float64) - view.before[spec.name]
-        mean = rows[:, at : at + spec.size].mean(axis=0, dtype=np.float64)
-        if not np.allclose(mean, moved.reshape(-1), rtol=1e-3, atol=1e-3):
-            return view
-        at += spec.size
-    return replace(view, rows=rows)
+def floats(schema: Schema, tensors: Tensors) -> dict[str, npt.NDArray[Any]]:
+    """Return a model as numbers to compute with: bfloat16 is held as its bits, which mean nothing by themselves."""
+    return {spec.name: as_float(tensors[spec.name], spec.dtype) for spec in schema.tensors}
+
+
+def as_changes(view: View) -> View:
+    """Turn rows that are whole models, as silos send them with `update = "weights"`, into what training changed."""
+    if view.rows is None:
+        return view
+    start = np.concatenate([np.asarray(view.before[spec.name]).reshape(-1) for spec in view.schema.tensors])
+    return replace(view, rows=(view.rows - start).astype(np.float32))
 
 
 def reconstruct(view: View, shadows: Sequence[Records], net: nn.Module, by: By = "accuracy") -> list[Tensors]:
@@ -130,9 +130,18 @@ def reconstruct(view: View, shadows: Sequence[Records], net: nn.Module, by: By =
         raise AttackError(f"{len(shadows)} shadow sets for a cohort of {n}: remapping takes one for each silo")
     if view.mixed is Granularity.MODEL:
         return remap_models(net, [view.whole(row) for row in view.rows], shadows, by)
-    average = view.whole(view.rows.mean(axis=0, dtype=np.float64))
-    head = head_of(net)
-    pieces = {name: view.tensors(name) for name in head.names}
+    head, own = sent_head(net, view.schema), head_values(net)
+    average = {**own, **view.whole(view.rows.mean(axis=0, dtype=np.float64))}
+    pieces = {name: view.tensors(name) if name in head else np.repeat(own[name][None], n, axis=0) for name in own}
     if view.mixed is Granularity.PARAMETER:
         return remap_parameters(net, average, pieces, shadows, by)
     return remap_layers(net, average, pieces, shadows, by)
+
+
+def sent_head(net: nn.Module, schema: Schema) -> frozenset[str]:
+    """Name the tensors of the last layer that silos send; a network that keeps all of it to itself is refused."""
+    names = head_of(net).names
+    sent = frozenset(names) & {spec.name for spec in schema.tensors}
+    if not sent:
+        raise Unfit(f"{' and '.join(names)} do not travel, and R_L and R_P pick among what is sent of that layer")
+    return sent

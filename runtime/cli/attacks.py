@@ -12,9 +12,13 @@ Commands = Any  # argparse keeps the type of its subparsers to itself
 AUDIT_EPILOG = """\
 The exit code is 0 if every attack did what it should: it failed where silomix protects, and worked where it does not.
 
+It is 1 if one did not, and the page says which. Without --task it is about scikit-learn's digits.
+
 examples:
   silomix audit --quick                       the verdict in minutes, and audit.html
   silomix audit --quick --json > audit.json   the same for a program
+  silomix audit --quick --task mytask:task --silos 5 --option lr=0.1    a task of your own, from mytask.py
+  silomix audit --quick --figures figures     the charts too, as SVG and PDF
   silomix audit --federation fed              judge a federation that has run with --capture, from its captures
 """
 REPRODUCE_EPILOG = """\
@@ -39,8 +43,16 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         epilog=AUDIT_EPILOG,
         formatter_class=raw,
     )
-    cmd.add_argument("--quick", action="store_true", help="within ten minutes on two cores")
-    cmd.add_argument("--out", type=Path, default=Path("audit.html"), help="the page to write (default: %(default)s)")
+    given = cmd.add_argument
+    given("--quick", action="store_true", help="within ten minutes on two cores")
+    given("--task", help="audit this task, package.module:factory; a module may lie in the working directory")
+    given("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated")
+    given("--silos", type=int, metavar="N", help="silos (default: 10)")
+    given("--rounds", type=int, metavar="N", help="rounds of training (default: 8 if quick, else 15)")
+    given("--attack", action="append", default=[], metavar="ADDRESS", help="mount this one too, package.module:NAME")
+    given("--only", action="append", default=[], metavar="NAME", help="mount this attack and no other; may be repeated")
+    given("--out", type=Path, default=Path("audit.html"), help="the page to write (default: %(default)s)")
+    given("--figures", type=Path, metavar="DIR", help="write the page's charts here too, as SVG and PDF")
     cmd.add_argument(
         "--federation", type=Path, action="append", default=[], metavar="DIR", help="judge this one; may be repeated"
     )

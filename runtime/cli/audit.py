@@ -3,45 +3,59 @@
 import argparse
 import json
 import os
+import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from silomix.attacks.audit.attack import Attack, Section
 from silomix.attacks.audit.audit import FULL, QUICK, audit, audit_captures
-from silomix.attacks.audit.jobs import Json, judged
+from silomix.attacks.audit.figures import write_figures
+from silomix.attacks.audit.mounted import captures
+from silomix.attacks.audit.page import page, sections
 from silomix.attacks.audit.pool import Done
 from silomix.attacks.audit.replay import replay
-from silomix.attacks.audit.report import page
+from silomix.attacks.audit.subject import DIGITS, SILOS, subject_for
+from silomix.attacks.audit.verdict import Json
+from silomix.attacks.registry import attacks
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
+from silomix.models.simulation.experiment import Table as Figures
+from silomix.runtime.cli.options import read_pairs
+from silomix.runtime.core.protocol.policy import LEAST_COHORT, Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.store.files import write_atomically
-
-NAMES = {
-    "campaign": "source inference",
-    "real": "a federation over gRPC",
-    "game": "residue sums",
-    "dlg": "gradient inversion",
-    "collusion": "colluding silos",
-    "changing": "changing cohorts",
-}
 
 
 def audit_command(args: argparse.Namespace) -> int:
     """Run an audit, write its page, and print the verdict."""
     interrupt_on_sigterm()
+    sys.path.append(str(Path.cwd()))  # where a task of one's own lies
     console = Console(stderr=args.json)
     _check(args)
-    report = audit_captures([judged(home) for home in args.federation]) if args.federation else _run(args)
-    write_atomically(args.out, page(report).encode())
+    if args.federation:
+        mounted: Sequence[Attack] = [captures.ATTACK]
+        report = audit_captures(args.federation, _command(args))
+    else:
+        mounted = attacks(args.attack, args.only)
+        report = _run(args, mounted)
+    write_atomically(args.out, page(report, mounted).encode())
     args.out.chmod(0o644)  # a report is for others
+    parts = sections(report, mounted)
+    figures = write_figures(parts, args.figures) if args.figures else []
     if args.json:
         sys.stdout.write(json.dumps(_plain(report)) + "\n")
     else:
-        _print(console, report, args.out)
+        _print(console, report, [parts[one.name] for one in mounted if one.name in parts and _counts(one, report)])
+        console.print(f"the page: {args.out}", soft_wrap=True)
+        if figures:
+            console.print(f"{len(figures)} figures: {args.figures}", soft_wrap=True)
     return 0 if report["verdict"]["protected"] else 1
 
 
@@ -49,16 +63,44 @@ def _check(args: argparse.Namespace) -> None:
     """Find out now what would otherwise be found out after minutes."""
     if args.workers < 0:
         raise AttackError(f"--workers {args.workers}: give 1 or more, or nothing for one for each core")
-    try:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AttackError(f"--out {args.out}: its directory cannot be made: {error.strerror}") from None
+    given = {"--task": args.task, "--option": args.option, "--silos": args.silos, "--rounds": args.rounds}
+    if args.federation:
+        for flag in [name for name, value in given.items() if value]:
+            raise AttackError(f"--federation has its own task, silos and rounds: leave out {flag}")
+    if args.silos is not None and args.silos < LEAST_COHORT:
+        raise AttackError(f"--silos {args.silos}: a federation has {LEAST_COHORT} or more")
+    if args.rounds is not None and args.rounds < 1:
+        raise AttackError(f"--rounds {args.rounds}: give 1 or more")
+    for flag, path in (("--out", args.out.parent), ("--figures", args.figures)):
+        try:
+            if path is not None:
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AttackError(f"{flag} {path}: the directory cannot be made: {error.strerror}") from None
     if args.out.is_dir() or not os.access(args.out.parent, os.W_OK):
         raise AttackError(f"--out {args.out}: it cannot be written; name a file in a directory that is yours")
 
 
-def _run(args: argparse.Namespace) -> Json:
+def _command(args: argparse.Namespace) -> str:
+    """Write down how to do it again."""
+    words = ["silomix", "audit"]
+    for home in args.federation:
+        words += ["--federation", str(home)]
+    words += ["--quick"] if args.quick else []
+    for name in ("task", "silos", "rounds"):
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name}", str(value)]
+    for name in ("option", "attack", "only"):
+        words += [word for value in getattr(args, name) for word in (f"--{name}", value)]
+    return shlex.join(words)
+
+
+def _run(args: argparse.Namespace, mounted: Sequence[Attack]) -> Json:
     size = QUICK if args.quick else FULL
+    size = size if args.rounds is None else replace(size, rounds=args.rounds)
+    own, options = args.task is not None, read_pairs("--option", args.option)
+    policy = Policy(task=args.task) if own else DIGITS
+    policy = replace(policy, task_options={**policy.task_options, **options})
     workers = args.workers or os.cpu_count() or 1
     columns = (
         TextColumn("{task.description:<40}"),
@@ -71,11 +113,24 @@ def _run(args: argparse.Namespace) -> Json:
         task = bar.add_task("drawing splits of the data", total=1.0, left="")
 
         def show(done: Done) -> None:
-            what = "federations are training" if done.job is None else f"done: {NAMES[done.job.name.partition(' ')[0]]}"
+            what = "federations are training" if done.job is None else f"done: {done.job.name}"
             left = f"about {done.left_s / 60:.0f} min left" if done.left_s >= 90 else f"{done.left_s:.0f} s left"
             bar.update(task, completed=done.done, description=what, left=left)
 
-        return audit(size, workers, show)
+        subject = subject_for(policy, _silos(args, policy), size, own=own)
+        return audit(subject, size, mounted, workers, _command(args), show)
+
+
+def _silos(args: argparse.Namespace, policy: Policy) -> int:
+    """How many silos: as said, or as the task's option says, or ten."""
+    if args.silos is not None:
+        return int(args.silos)
+    return int(policy.task_options.get("silos", SILOS))
+
+
+def _counts(attack: Attack, report: Json) -> bool:
+    """Whether the verdict rests on an attack: those are shown here, the page has all."""
+    return bool(list(attack.expected(report)))
 
 
 def _plain(report: Json) -> Json:
@@ -85,36 +140,33 @@ def _plain(report: Json) -> Json:
     return {**report, "dlg": [{k: v for k, v in one.items() if k != "picture"} for one in report["dlg"]]}
 
 
-def _print(console: Console, report: Json, out: Path) -> None:
-    if "sia" in report:
-        table = Table(title="source inference: how often the guess names the right silo")
-        for name in ("mode", "best round", "99.9% interval", "last round", "records"):
-            table.add_column(name, justify="left" if name == "mode" else "right")
-        for mode, score in report["sia"].items():
-            interval = f"{score['low']:.1%} to {score['high']:.1%}"
-            last = f"{score['last']['accuracy']:.1%}"
-            table.add_row(mode, f"{score['accuracy']:.1%}", interval, last, f"{score['targets']:,}")
-        console.print(table)
-    for one in report["real"]:
-        _print_judged(console, one)
-    console.print(f"[bold]{report['verdict']['text']}[/bold]", soft_wrap=True)
-    for finding in report["verdict"]["findings"]:
-        console.print(f"- {finding}", soft_wrap=True)
-    console.print(f"the page: {out}", soft_wrap=True)
+def _print(console: Console, report: Json, shown: Sequence[Section]) -> None:
+    for section in shown:
+        for block in section.blocks:
+            if isinstance(block, Figures):
+                console.print(_table(section.title, block))
+    for name, why in report["skipped"].items():
+        console.print(f"left out: {name}: {why}", soft_wrap=True, markup=False, highlight=False)
+    verdict = report["verdict"]
+    console.print(verdict["text"], style="bold", soft_wrap=True, markup=False, highlight=False)
+    for finding in verdict["findings"]:
+        console.print(f"- {finding}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _print_judged(console: Console, one: Json) -> None:
-    title = f"from captures: {one['granularity']}, level {one['level']}, {one['silos']} silos, {one['hops']} hops"
-    console.print(title, soft_wrap=True)
-    names = {
-        "captured": "what the aggregator captured",
-        "unprotected": "the unprotected updates",
-        "all_but_one": "with all hops but one",
-        "all_collude": "with every hop",
-    }
-    for key, name in names.items():
-        if one[key]:
-            console.print(f"  {name:<30} {_score(one[key]['last'])}", soft_wrap=True)
+def _table(title: str, figures: Figures) -> Table:
+    table = Table(title=title, box=SIMPLE_HEAD)  # it fits into 80 columns
+    for i, name in enumerate(figures.columns):
+        table.add_column(name, justify="right" if i else "left", no_wrap=not i, overflow="fold")
+    for row in figures.rows:
+        first, *cells = ("-" if cell is None else str(cell) for cell in row)
+        table.add_row(first.partition("\n")[0], *(_cell(cell) for cell in cells))
+    return table
+
+
+def _cell(text: str) -> str:
+    """Put on one line what the page has on two: a share, and its interval."""
+    value, _, interval = text.partition("\n")
+    return f"{value} {interval}" if interval else value
 
 
 def _score(score: Json) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 from silomix.runtime.core.errors import UserError
 
 if TYPE_CHECKING:  # the rest is loaded when the command runs: `silomix plan` starts without a compiler
-    from silomix.attacks.resend import Outcome
+    from silomix.attacks.resend import Replay
     from silomix.runtime.config.load import NodeConfig
 
 EXIT_FINDING = 1
@@ -63,7 +63,7 @@ def _resend(args: argparse.Namespace) -> int:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("replaying", total=None)
 
-        def told(outcome: "Outcome") -> None:
+        def told(outcome: "Replay") -> None:
             bar.update(task, advance=1, description=f"{outcome.method} at {outcome.target}: {outcome.variant}")
 
         outcomes = run(args.capture, members, addresses, args.calls, told)
@@ -94,7 +94,7 @@ def _members(directory: Path) -> "dict[str, NodeConfig]":
     return members
 
 
-def _show(outcomes: "list[Outcome]", counts: Counter[str]) -> None:
+def _show(outcomes: "list[Replay]", counts: Counter[str]) -> None:
     table = Table(title="replays")
     for column in ("call", "at", "of", "in the name of", "how", "result", "reason"):
         table.add_column(column)

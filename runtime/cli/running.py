@@ -20,7 +20,7 @@ from silomix.runtime.results import BEST, FINAL, HISTORY, Place, find
 from silomix.runtime.task import Option
 
 if TYPE_CHECKING:
-    from silomix.attacks.audit.verdict import Verdict
+    from silomix.attacks.audit.watch import Compared
 
 PLOT = "accuracy"
 
@@ -118,7 +118,7 @@ def draw(place: Place, done: Run, vanilla: Mapping[int, float], kind: str) -> Pa
     return path
 
 
-def attack(place: Place) -> "Verdict":
+def attack(place: Place) -> "Compared":
     """Attack a federation that has ended."""
     console(stderr=True).print("attacking what the server captured, and what it would have captured unprotected ...")
     return audit(place.home)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from silomix.runtime.results import find
 
 if TYPE_CHECKING:
-    from silomix.attacks.audit.verdict import Verdict
+    from silomix.attacks.audit.watch import Compared
 
 
-def audit(directory: Path | str, *, seed: int = 1) -> "Verdict":
+def audit(directory: Path | str, *, seed: int = 1) -> "Compared":
     """Mount source inference on what the server captured, and on the same updates without protection.
 
     The directory is that of a run that was `auditable`, and its task one that has a torch network and records. The
@@ -18,9 +18,9 @@ def audit(directory: Path | str, *, seed: int = 1) -> "Verdict":
     >>> import silomix
     >>> _ = silomix.run("silomix.models.digits:task", silos=5, rounds=4, out="audited", auditable=True)
     >>> verdict = silomix.audit("audited")
-    >>> verdict.protected, verdict.captured.last.accuracy < verdict.unprotected.last.accuracy
+    >>> verdict.protected, verdict.captured.outcome.last.accuracy < verdict.unprotected.outcome.last.accuracy
     (True, True)
     """
-    from silomix.attacks.audit.verdict import verdict  # it needs torch, which only those who train have
+    from silomix.attacks.audit.watch import verdict  # it needs torch, which only those who train have
 
     return verdict(find(Path(directory)).home, seed=seed)

@@ -1,7 +1,5 @@
 """Small networks with records, for attacks to work on: no data set, no training unless a test asks for it."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -25,13 +23,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.out(torch.relu(self.hidden(x)))
         return scores
-
-
-@dataclass
-class Silo:
-    net: nn.Module
-    share: Records
-    test: Records
 
 
 def schema_of(net: nn.Module) -> Schema:

@@ -152,5 +152,5 @@ def test_a_network_without_a_last_dense_layer_is_refused() -> None:
             return 2 * super().forward(x)
 
     net = Scaled()
-    with pytest.raises(AttackError, match="logits"):
+    with pytest.raises(AttackError, match="scores"):
         features(net, random_models(net, 1)[0], records(5)[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.nodes.federations import assert_model, make, manifest_at, run, until
 
-from silomix.attacks.resend import METHODS, Call, Outcome, Thief, _same, calls, sample, variants
+from silomix.attacks.resend import METHODS, Call, Replay, Thief, _same, calls, sample, variants
 from silomix.runtime.cli import main
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_node
@@ -39,7 +39,7 @@ def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
     home = tmp_path / "f"
     federation = make(home, 3, 2, rounds=3, settings=EVERYWHERE, silo_options=lambda i: {"silo": i, "slow_s": 1.0})
 
-    async def go() -> tuple[list[Outcome], InProcess]:
+    async def go() -> tuple[list[Replay], InProcess]:
         async with InProcess(home) as running:
             await manifest_at(running, round_=2)  # the first round is over, and its sum acknowledged
             found = captured(home, 1, running)
@@ -71,7 +71,7 @@ def test_a_body_again_in_its_own_attempt_gets_the_receipt_that_it_has(tmp_path: 
     home = tmp_path / "f"
     federation = make(home, 4, 1, settings={Role.SHUFFLER: {"capture": "capture"}}, deadline_s=8)
 
-    async def go() -> tuple[list[Outcome], InProcess]:
+    async def go() -> tuple[list[Replay], InProcess]:
         async with InProcess(home, without=("silo-04",)) as running:
             hop = running.nodes["shuffler-1"]
             assert isinstance(hop, ShufflerNode)

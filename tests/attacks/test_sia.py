@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from silomix.attacks.sia import (
     NOTHING,
-    Attack,
     AttackError,
+    Inference,
     Outcome,
     Score,
     Targets,
@@ -112,9 +112,9 @@ def test_a_silo_that_fits_its_own_records_gives_itself_away_and_copies_do_not() 
     models = random_models(net, CLASSES, scale=0.0)
     for c, model in enumerate(models):
         model["out.bias"][c] = 3.0
-    attack = Attack(net, targets, (1,))
+    attack = Inference(net, targets, (1,))
     assert attack.round(models, range(CLASSES)).accuracy == 1.0
-    tied = Attack(net, targets, (1,))
+    tied = Inference(net, targets, (1,))
     for _ in range(3):
         tied.round([models[0]] * CLASSES, range(CLASSES))
     found = outcome(tied)
@@ -125,7 +125,7 @@ def test_a_silo_that_fits_its_own_records_gives_itself_away_and_copies_do_not() 
 def test_only_silos_of_the_cohort_are_asked_about_and_guessed() -> None:
     net = Net()
     targets = draw_targets([records(20, i) for i in range(4)], 1)
-    attack = Attack(net, targets, (1,))
+    attack = Inference(net, targets, (1,))
     assert attack.round(random_models(net, 2), (1, 3)).targets == 40
     assert attack.round(random_models(net, 2, 5), (0, 1)).targets == 40
     assert attack.together().targets == 60

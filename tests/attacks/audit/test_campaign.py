@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Findings, options_of, pool, run, splits
+from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Findings, options_of, run, splits
 from silomix.attacks.prior import CLASSES, INVENTED
-from silomix.attacks.sia import AttackError
+from silomix.attacks.sia import AttackError, Outcome, pooled
 from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode
 from silomix.runtime.core.protocol.policy import Policy
 
@@ -74,9 +74,13 @@ def test_splits_with_a_tiny_silo_are_passed_over() -> None:
         next(splits(campaign, 1000, tries=2))
 
 
-def test_pools_and_options(found: Findings) -> None:
-    both = pool([found, found])
-    assert both[Mode.NONE].best.targets == 680
+def test_outcomes_pool_and_are_read_back(found: Findings) -> None:
+    one = found.outcomes[Mode.NONE]
+    assert pooled([one, one]).best.targets == 680
+    assert Outcome.of(one.counts()) == Outcome.read(one.json()) == one
+
+
+def test_options_of_the_task_are_added_to() -> None:
     assert options_of(SMALL, epochs=9).task_options == {"model": "linear", "epochs": 9, "lr": 0.2}
 
 

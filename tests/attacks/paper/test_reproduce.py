@@ -172,7 +172,7 @@ def test_the_command_lists_and_runs(
 
 
 def test_time_of_remapping_is_that_of_the_paper_s_last_layer(tmp_path: Path) -> None:
-    from silomix.attacks.paper.more import time_remapping
+    from silomix.attacks.paper.resources import time_remapping
 
     found = time_remapping(silos=3, records=10)
     assert found["parameters"] == 1290

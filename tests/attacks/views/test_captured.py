@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from silomix.attacks.audit.jobs import judged, quiet
 from silomix.attacks.audit.replay import replay
-from silomix.attacks.audit.verdict import Verdict, verdict
-from silomix.attacks.collusion import KEPT, opened, run_colluding
+from silomix.attacks.audit.watch import Compared, verdict, watched
+from silomix.attacks.collusion import KEPT, opened, quiet, run_colluding
 from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.cli import main
@@ -81,13 +80,13 @@ def test_one_hop_that_keeps_quiet_is_enough(semi_honest: Path, hops: tuple[str, 
 
 def test_the_verdict_is_protected_with_masks_and_not_without(semi_honest: Path, unprotected: Path) -> None:
     good, bad = verdict(semi_honest), verdict(unprotected)
-    assert isinstance(good, Verdict)
+    assert isinstance(good, Compared)
     assert good.protected
-    assert good.captured.last.holds(1 / SILOS)
-    assert good.unprotected.last.interval[0] > 1 / SILOS
+    assert good.captured.outcome.last.holds(1 / SILOS)
+    assert good.unprotected.outcome.last.beats(1 / SILOS)
     assert "verdict: protected" in good.text()
     assert not bad.protected
-    assert bad.captured.last.accuracy == bad.unprotected.last.accuracy
+    assert bad.captured.outcome.last == bad.unprotected.outcome.last
     assert "NOT PROTECTED" in bad.text()
     assert json.loads(json.dumps(good.json()))["protected"]
 
@@ -96,15 +95,15 @@ def test_without_a_capture_the_checkpoints_are_judged(semi_honest: Path, tmp_pat
     home = tmp_path / "fed"
     shutil.copytree(semi_honest, home)
     shutil.rmtree(home / "aggregator" / "capture")
-    assert verdict(home).captured.last.holds(1 / SILOS)
+    assert verdict(home).captured.outcome.last.holds(1 / SILOS)
     for update in home.glob("silo-*/state/update-*"):
         update.unlink()
     with pytest.raises(AttackError, match="keep_updates"):
         verdict(home)
 
 
-def test_judged_has_both_controls(semi_honest: Path) -> None:
-    found = judged(semi_honest)
+def test_watching_has_both_controls(semi_honest: Path) -> None:
+    found = watched(semi_honest)
     assert found["all_collude"]["last"]["low"] > 1 / SILOS
     assert found["all_but_one"]["last"]["low"] <= 1 / SILOS <= found["all_but_one"]["last"]["high"]
     assert 14 < found["bits_per_parameter"] < 40  # a tiny model: the framing weighs

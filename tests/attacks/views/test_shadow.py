@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from tests.attacks.networks import Net, Silo, records
+from tests.attacks.networks import Net, records
 
 from silomix.attacks.prior import class_losses
 from silomix.attacks.sia import AttackError, draw_targets
+from silomix.attacks.victims import Victim, victims_of
 from silomix.attacks.views.shadow import NOISES, distort, shadow_set, shadow_sets
 from silomix.models.digits import task
 
@@ -20,7 +21,7 @@ def rows(x: torch.Tensor) -> set[bytes]:
 def test_a_shadow_set_has_the_size_and_the_classes_of_its_silo_and_none_of_its_records(
     held_back: float, fraction: float
 ) -> None:
-    silo = task(silo=3, seed=6, shadow=held_back)
+    (silo,) = victims_of("digits", [task(silo=3, seed=6, shadow=held_back)])
     x, y = shadow_set(silo, 1, fraction)
     total = len(silo.share[1]) + (len(silo.shadow[1]) if silo.shadow is not None else 0)
     assert len(y) == max(1, round(fraction * total))
@@ -32,7 +33,7 @@ def test_a_shadow_set_has_the_size_and_the_classes_of_its_silo_and_none_of_its_r
 
 
 def test_each_silo_has_its_own() -> None:
-    silos = [task(silo=i, seed=6) for i in range(3)]
+    silos = victims_of("digits", (task(silo=i, seed=6) for i in range(3)))
     sets = shadow_sets(silos, 1)
     assert len(sets) == 3
     again = shadow_sets(silos, 1)
@@ -60,7 +61,7 @@ def test_a_quarter_turn_is_a_quarter_turn() -> None:
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    silo = Silo(Net(), records(50), records(20))
+    silo = Victim(Net(), records(50), records(20))
     with pytest.raises(AttackError, match="known are"):
         shadow_set(silo, 1, noise="fog")
     with pytest.raises(AttackError, match="images"):
@@ -69,7 +70,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         shadow_set(silo, 1, 0.0)
     x, y = records(20)
     with pytest.raises(AttackError, match="none of the silo's classes"):
-        shadow_set(Silo(Net(), (x, torch.full_like(y, 3)), (x, torch.zeros_like(y))), 1)
+        shadow_set(Victim(Net(), (x, torch.full_like(y, 3)), (x, torch.zeros_like(y))), 1)
 
 
 def test_classes_alone_tell_silos_apart_that_have_different_ones() -> None:
