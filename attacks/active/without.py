@@ -17,6 +17,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, small_order
 from silomix.runtime.core.protocol import rules, shuffler, silo
+from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Evidence, body_root
 from silomix.runtime.net import calls, lines, streams
 from silomix.runtime.nodes import aggregator as aggregator_node
@@ -63,6 +64,23 @@ def _sealed_to_anything(seed: Secret, to: bytes, context: MaskContext) -> bytes:
 
 
 _FAULT_OF = vars(shuffler_node)["fault_of"]
+
+
+# R6: a hop keeps what it has.
+
+
+def _keeping(name: str) -> Callable[[shuffler.Shuffler, Any], list[shuffler.Effect]]:
+    decide = shuffler.Shuffler.__dict__[name]
+
+    def kept(self: shuffler.Shuffler, event: Any) -> list[shuffler.Effect]:
+        effects: list[shuffler.Effect] = decide(self, event)
+        return [one for one in effects if not isinstance(one, shuffler.Forget) and not _is_loss(one)]
+
+    return kept
+
+
+def _is_loss(effect: shuffler.Effect) -> bool:
+    return isinstance(effect, Remember) and isinstance(effect.fact, shuffler.KeysGone)
 
 
 # Bindings: nobody looks at signatures, digests, or what something was made for.
@@ -142,7 +160,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (silo, "seal", _sealed_to_anything),
         ],
         Rule.R6: [
-            (shuffler.Shuffler, "_forget", lambda *_: []),
+            *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire")),
             (Secret, "wipe", _nothing),
             (Journal, "forget", _nothing),
         ],
