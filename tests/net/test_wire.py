@@ -19,6 +19,8 @@ from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,
     Fence,
+    Group,
+    Grouping,
     Header,
     Manifest,
     Participant,
@@ -30,6 +32,8 @@ from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, Up
 from silomix.runtime.net.wire import (
     read_cohort,
     read_evidence,
+    read_grouping,
+    read_groups,
     read_header,
     read_manifest,
     read_plan,
@@ -38,6 +42,8 @@ from silomix.runtime.net.wire import (
     read_schema,
     write_cohort,
     write_evidence,
+    write_grouping,
+    write_groups,
     write_header,
     write_manifest,
     write_plan,
@@ -105,6 +111,8 @@ HEADERS = st.builds(Header, NAME, DIGEST, tuples(SEEDS), st.integers(0, (1 << 32
 RECEIPTS = st.builds(Receipt, NAME, DIGEST, DIGEST, NAME, SIGNATURE)
 EVIDENCE = st.builds(Evidence, DIGEST, NAME, NAME, DIGEST, DIGEST)
 COHORTS = st.builds(Cohort, DIGEST, tuples(st.builds(Participant, NAME, DIGEST)), SIGNATURE)
+GROUPINGS = st.builds(Grouping, st.integers(0, 5).flatmap(lambda n: st.tuples(*[st.integers(0, n - 1)] * n)), SIGNATURE)
+GROUPS = tuples(st.builds(Group, U32, tuples(SEEDS)))
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "plan": (PLANS, write_plan, read_plan),
@@ -115,6 +123,8 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[A
     "receipt": (RECEIPTS, write_receipt, read_receipt),
     "cohort": (COHORTS, write_cohort, read_cohort),
     "evidence": (EVIDENCE, write_evidence, read_evidence),
+    "grouping": (GROUPINGS, write_grouping, read_grouping),
+    "groups": (GROUPS, write_groups, read_groups),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -148,6 +158,8 @@ GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "receipt": (lambda: write_receipt(R), read_receipt),
     "cohort": (lambda: write_cohort(cohort(M, headers(M, F))), read_cohort),
     "evidence": (lambda: write_evidence(evidence(M, H, "hop-2")), read_evidence),
+    "grouping": (lambda: write_grouping(Grouping((0, 1, 0), bytes(64))), read_grouping),
+    "groups": (lambda: write_groups((Group(3, H.seeds),)), read_groups),
 }
 
 BAD: list[tuple[str, str, Any, Reason]] = [
@@ -214,6 +226,12 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("cohort", "participants.0.silo", "", MALFORMED),
     ("cohort", "participants.0.silo", LONG, MALFORMED),
     ("cohort", "participants.0.header_digest", bytes(31), SHORT),
+    ("grouping", "signature", b"", SHORT),
+    # Whoever has sizes of groups counts up to the largest number: it must not be one that a peer has chosen.
+    *(("grouping", "groups.0", v, MALFORMED) for v in (3, (1 << 32) - 1)),
+    ("groups", "groups.0.seeds.0.recipient", "", MALFORMED),
+    ("groups", "groups.0.seeds.0.sealed", bytes(79), SHORT),
+    ("groups", "groups.0.seeds.0.commitment", b"", SHORT),
     ("evidence", "manifest_digest", bytes(31), SHORT),
     ("evidence", "header_digest", b"", SHORT),
     ("evidence", "private_key", bytes(33), SHORT),
@@ -275,6 +293,7 @@ READERS: list[tuple[type[Message], Callable[[Any], Any]]] = [
     (body_pb2.Receipt, read_receipt),
     (body_pb2.Evidence, read_evidence),
     (services_pb2.Cohort, read_cohort),
+    (services_pb2.Grouping, read_grouping),
     (plan_pb2.Plan, read_plan),
     (schema_pb2.Schema, read_schema),
 ]

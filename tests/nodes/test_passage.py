@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -26,6 +27,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.messages import release_digest
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.nodes.passage import SumPassage
+from silomix.runtime.nodes.shuffler import Spool
 from silomix.v1 import body_pb2, services_pb2
 
 F = federation(level=Level.TRUSTED)
@@ -164,3 +166,23 @@ def test_a_seed_that_opens_and_is_not_the_one_committed_to_is_refused(node: str)
         return another.value.reason, garbage.value.reason
 
     assert run(go) == (Reason.SEAL_BROKEN, Reason.SEAL_BROKEN)
+
+
+def test_a_body_that_is_not_whole_has_no_root(tmp_path: Path) -> None:
+    """Hop 1 counts what it has asked for; this holds also if it should ask for less."""
+    spool = Spool(tmp_path, HEADERS[0], M)
+    with pytest.raises(PeerFault) as nothing:
+        spool.finish()
+    frames = run(sent)
+    spool.take([chunk(frames, 0)])
+    with pytest.raises(PeerFault) as early:
+        spool.finish()
+    assert nothing.value.reason is early.value.reason is Reason.WRONG_SEQUENCE
+    assert early.value.details["peer"] == HEADERS[0].silo
+    with pytest.raises(PeerFault) as again:
+        spool.take([chunk(frames, 0)])
+    assert again.value.reason is Reason.WRONG_SEQUENCE
+    spool.take([chunk(frames, 1)])
+    assert spool.finish() == frames[-1].trailer.root
+    spool.drop()
+    assert not list(tmp_path.iterdir())
