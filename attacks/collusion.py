@@ -26,9 +26,9 @@ from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import Secret, mask_stream, unseal
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol import aggregator, shuffler
 from silomix.runtime.core.protocol.messages import Header, Manifest
-from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess, make_node
 from silomix.runtime.net.wire import read_header, read_manifest
 from silomix.runtime.nodes.aggregator import AggregatorNode

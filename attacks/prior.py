@@ -12,7 +12,7 @@ import numpy as np
 
 from silomix.attacks.sia import Losses, Records, Targets
 from silomix.attacks.views.view import View
-from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.core.policy import Granularity
 
 CLASSES = "shadow-classes"
 """Guess by the record's class: the silo in whose shadow set that class is most frequent."""

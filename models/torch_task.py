@@ -27,7 +27,7 @@ from silomix.models.training.torch_checks import Records, as_records, check_numb
 from silomix.models.training.torch_seed import Randomness, from_seed
 from silomix.models.training.torch_state import ModuleState, freeze_all_but
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.task import TaskError, Tensors, Trained
 
 __all__ = ["ALGORITHMS", "Augment", "Loss", "Measure", "Records", "TorchTask", "Training", "accuracy", "from_seed"]

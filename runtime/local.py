@@ -20,8 +20,8 @@ from silomix.runtime.config.enrol import Value, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.core.errors import PeerFault, RunError, UserError
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.protocol.rules import pin_problem
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.net.calls import Unseen

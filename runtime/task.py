@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.errors import Fault, UserError
-from silomix.runtime.core.numbers.codec import NUMPY_TYPES, Schema, TensorSpec, as_float
+from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Schema, TensorSpec, as_float
 from silomix.runtime.factory import (
     Option,
     TaskError,

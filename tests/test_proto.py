@@ -16,8 +16,8 @@ from tests.vectors import reference
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.packing import pack
 from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser, plan
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.messages import body_root, chunk_digest
-from silomix.runtime.core.protocol.policy import Policy
 from silomix.v1 import body_pb2, plan_pb2
 
 ROOT = Path(__file__).parents[1]

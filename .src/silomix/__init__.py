@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from silomix.models.simulation.simulate import simulate
     from silomix.models.torch_task import TorchTask
     from silomix.runtime.capture.reader import read as read_capture
-    from silomix.runtime.core.numbers.codec import Schema, TensorSpec
-    from silomix.runtime.core.protocol.policy import Policy
+    from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+    from silomix.runtime.core.policy import Policy
     from silomix.runtime.front.audit import audit
     from silomix.runtime.front.run import Run, SilomixWarning, run
     from silomix.runtime.local import InProcess, LocalFederation, create
@@ -49,12 +49,12 @@ __all__ = [
 _PLACES = {
     "InProcess": "silomix.runtime.local",
     "LocalFederation": "silomix.runtime.local",
-    "Policy": "silomix.runtime.core.protocol.policy",
+    "Policy": "silomix.runtime.core.policy",
     "Run": "silomix.runtime.front.run",
-    "Schema": "silomix.runtime.core.numbers.codec",
+    "Schema": "silomix.runtime.core.numbers.schema",
     "SilomixWarning": "silomix.runtime.front.run",
     "Task": "silomix.runtime.task",
-    "TensorSpec": "silomix.runtime.core.numbers.codec",
+    "TensorSpec": "silomix.runtime.core.numbers.schema",
     "TorchTask": "silomix.models.torch_task",
     "Trained": "silomix.runtime.task",
     "audit": "silomix.runtime.front.audit",

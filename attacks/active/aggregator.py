@@ -15,8 +15,8 @@ from silomix.attacks.active.measure import Vector, flat
 from silomix.attacks.active.member import ANSWER_S, Member, abort
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
-from silomix.runtime.core.numbers.codec import Schema
 from silomix.runtime.core.numbers.masks import Secret, public_key
+from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, RoundKey, delivery_digest
 from silomix.runtime.net.wire import read_cohort, read_header, read_round_key, write_manifest
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.numbers.schema import Schema
 
 Vector = npt.NDArray[np.float64]
 

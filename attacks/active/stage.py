@@ -16,8 +16,8 @@ from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
 from silomix.attacks.active.task import Drill
 from silomix.attacks.active.witness import Refusal, Witness
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.messages import Manifest, RoundKey
-from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.task import Trained
 
 FEATURES, HIDDEN, CLASSES = 12, 48, 12

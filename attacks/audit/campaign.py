@@ -30,8 +30,8 @@ from silomix.attacks.views.simulated import Truth, view_of
 from silomix.attacks.views.view import Mode, View, reconstruct
 from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.runtime.core.digest import digest
-from silomix.runtime.core.numbers.codec import Schema
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.factory import find_factory, takes
 from silomix.runtime.task import load_task
 

@@ -16,7 +16,7 @@ from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.view import View
 from silomix.runtime.capture.format import Header
 from silomix.runtime.capture.reader import read
-from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.core.policy import Granularity
 
 
 def replay(capture: Path, scene: Scene, seed: int = 1) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from silomix.attacks.audit.verdict import Json
 from silomix.attacks.sia import PER_SILO, AttackError
 from silomix.attacks.victims import Victim
 from silomix.models.simulation.experiment import Cell, Table
-from silomix.runtime.core.numbers.codec import Schema
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import Policy
 
 SILOS = 10
 ALPHA = 0.1

@@ -20,7 +20,7 @@ from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.shadow import shadow_sets
 from silomix.attacks.views.view import View, reconstruct
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.core.policy import Granularity
 from silomix.runtime.store.home import Home
 from silomix.runtime.task import Tensors
 

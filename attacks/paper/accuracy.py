@@ -12,7 +12,7 @@ from silomix.attacks.paper.accuracy_trials import LARGER, SETTINGS, AccuracyTria
 from silomix.models.simulation.experiment import RUNS, Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.core.learning.noise_account import multiplier_for, spent
 from silomix.runtime.core.numbers.plan import Quantiser
-from silomix.runtime.core.protocol.policy import Server, UpdateKind
+from silomix.runtime.core.policy import Server, UpdateKind
 from silomix.runtime.task import load_task
 
 DIGITS = (1, 2, 3, 4, 5)

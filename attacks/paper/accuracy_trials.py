@@ -11,8 +11,8 @@ from silomix.models.simulation.experiment import Progress, Scale
 from silomix.models.simulation.simulate import simulate
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.numbers.codec import Array
-from silomix.runtime.core.protocol.policy import Policy, UpdateKind
+from silomix.runtime.core.numbers.schema import Array
+from silomix.runtime.core.policy import Policy, UpdateKind
 
 SILOS = 10
 ALPHA = 0.1

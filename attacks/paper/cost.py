@@ -9,8 +9,9 @@ from silomix.attacks.paper import tables as paper_tables
 from silomix.attacks.paper.tables import Section
 from silomix.models.simulation.experiment import Cell, Experiment, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.core.numbers import residue
-from silomix.runtime.core.numbers.codec import Codec, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 
 
 def communication(scale: Scale, progress: Progress, *, sections: tuple[str, ...]) -> Result:

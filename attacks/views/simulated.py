@@ -13,11 +13,12 @@ from silomix.attacks.views.body import read_body, with_bodies
 from silomix.attacks.views.view import Mode, View, floats
 from silomix.runtime.core.learning.update import update_of
 from silomix.runtime.core.numbers.baseline import Baseline
-from silomix.runtime.core.numbers.codec import Array, Codec, Schema, add
+from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Secret, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
-from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.core.numbers.schema import Array, Schema, add
+from silomix.runtime.core.policy import Granularity
 from silomix.runtime.task import Tensors
 
 HOPS = 3

@@ -18,8 +18,8 @@ from torch import nn
 
 from silomix.attacks.remap import By, head_of, head_values, remap_layers, remap_models, remap_parameters
 from silomix.attacks.sia import AttackError, Records, Unfit
-from silomix.runtime.core.numbers.codec import Schema, as_float
-from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.core.numbers.schema import Schema, as_float
+from silomix.runtime.core.policy import Granularity
 from silomix.runtime.task import Tensors
 
 Rows = npt.NDArray[np.float32]

@@ -21,7 +21,7 @@ from silomix.models.simulation.plots import Line, Plot, draw
 from silomix.models.simulation.simulate import SimulatedRound, State
 from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.learning.optimise import Optimiser
-from silomix.runtime.core.numbers.codec import Schema
+from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import read_model, write_model
 

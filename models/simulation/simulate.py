@@ -18,10 +18,11 @@ from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.learning.update import update_of, weight_of
-from silomix.runtime.core.numbers.codec import Array, Clips, Schema
+from silomix.runtime.core.numbers.codec import Clips
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.schema import Array, Schema
+from silomix.runtime.core.policy import Policy, UpdateKind
 from silomix.runtime.core.protocol.federation import Federation, Member
-from silomix.runtime.core.protocol.policy import Policy, UpdateKind
 from silomix.runtime.task import Tensors
 
 HOPS = 2

@@ -9,9 +9,10 @@ import numpy.typing as npt
 from silomix.models.simulation.workers import SimulationError
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault
-from silomix.runtime.core.numbers.codec import Aggregate, Array, Clips, Codec, Schema, as_float, round_to
+from silomix.runtime.core.numbers.codec import Aggregate, Clips, Codec
 from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Rng, Secret, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.schema import Array, Schema, as_float, round_to
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.store.modelfile import model_digest
 from silomix.runtime.task import Tensors

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.task import TaskError
 
 DTYPES = {torch.float64: Dtype.F64, torch.float32: Dtype.F32, torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16}

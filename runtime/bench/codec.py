@@ -17,10 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from silomix.runtime.core.numbers import residue
-from silomix.runtime.core.numbers.codec import Codec, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, Stream, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Plan, plan
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 
 REPEATS = 9
 PYTHON_SLICE = 20_000

@@ -33,7 +33,7 @@ from silomix.runtime.config.enrol import init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import chunk_for
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.store.home import INITIAL_MODEL, Home
 from silomix.runtime.store.modelfile import write_model

@@ -9,9 +9,10 @@ import numpy as np
 from rich.console import Console
 
 from silomix.runtime.core.numbers import residue
-from silomix.runtime.core.numbers.codec import Codec, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.plan import Encoding, plan
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 
 
 def warm(as_json: bool) -> int:

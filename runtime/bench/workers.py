@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.config.load import NodeConfig, load_node
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.net.calls import Context
 from silomix.runtime.net.limits import Limits

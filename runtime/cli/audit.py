@@ -28,7 +28,7 @@ from silomix.attacks.sia import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.models.simulation.experiment import Table as Figures
 from silomix.runtime.cli.options import read_pairs
-from silomix.runtime.core.protocol.policy import LEAST_COHORT, Policy
+from silomix.runtime.core.policy import LEAST_COHORT, Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.store.files import write_atomically
 

@@ -17,7 +17,7 @@ import numpy as np
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.running import Asked, attack, carry_out
 from silomix.runtime.cli.terminal import console, say, say_json
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.results import FINAL, Place
 from silomix.runtime.store.home import Home

@@ -12,7 +12,7 @@ from typing import Any
 
 from silomix.runtime.cli import options
 from silomix.runtime.cli.options import BadOption, read_pairs
-from silomix.runtime.core.protocol.policy import KEYS, Policy, PolicyKey
+from silomix.runtime.core.policy import KEYS, Policy, PolicyKey
 
 OPTIONS = "task_options"
 """The one key whose value is no single word: it is given as --option KEY=VALUE, once for each."""

@@ -11,7 +11,7 @@ from silomix.runtime.cli.screen import Screen
 from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.front.audit import audit
 from silomix.runtime.front.run import Run, run
 from silomix.runtime.local import interrupt_on_sigterm

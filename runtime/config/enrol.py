@@ -21,8 +21,8 @@ from silomix.runtime.config.keys import MQTT_KEYS, NODE_KEYS, POLICY_KEYS
 from silomix.runtime.config.kinds import FLAG, PATH, Key, Role
 from silomix.runtime.config.load import LEAST_SILOS, parse_federation
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.policy import MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.protocol.federation import Federation, Member
-from silomix.runtime.core.protocol.policy import MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.store.files import PUBLIC, write_atomically
 from silomix.runtime.store.home import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from silomix.runtime.config.kinds import ADDRESS, FLAG, NAME, NAMES, PATH, PUBLIC_KEY, TABLE, TABLES, Key, Role
-from silomix.runtime.core.protocol.policy import KEYS
+from silomix.runtime.core.policy import KEYS
 from silomix.runtime.core.values import OPTIONS, one_of, text, whole
 from silomix.runtime.store.home import IDENTITY_FILE, STATE_DIRECTORY
 

@@ -26,8 +26,8 @@ from silomix.runtime.config.keys import (
 )
 from silomix.runtime.config.kinds import PATH, Key, Role
 from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
+from silomix.runtime.core.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.protocol.federation import Federation, Member
-from silomix.runtime.core.protocol.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 from silomix.runtime.config.enrol import Value
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import Reason, RunError
-from silomix.runtime.core.numbers.codec import Array, Schema
+from silomix.runtime.core.numbers.schema import Array, Schema
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.front.given import Given, Tasks, tasks_of
 from silomix.runtime.local import InProcess, LocalFederation, create
 from silomix.runtime.observe.log import redirected

@@ -8,9 +8,18 @@ from typing import Any
 
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import MAX_MODULUS, Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
+from silomix.runtime.core.policy import (
+    LEAST_COHORT,
+    MAX_CHUNK,
+    MAX_PARAMETERS,
+    MAX_PRECISION,
+    MAX_SECONDS,
+    Granularity,
+    UpdateKind,
+)
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.messages import (
     Cohort,
@@ -24,15 +33,6 @@ from silomix.runtime.core.protocol.messages import (
     Receipt,
     RoundKey,
     SealedSeed,
-)
-from silomix.runtime.core.protocol.policy import (
-    LEAST_COHORT,
-    MAX_CHUNK,
-    MAX_PARAMETERS,
-    MAX_PRECISION,
-    MAX_SECONDS,
-    Granularity,
-    UpdateKind,
 )
 from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 

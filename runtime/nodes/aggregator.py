@@ -14,11 +14,11 @@ from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
-from silomix.runtime.core.numbers.codec import Array
+from silomix.runtime.core.numbers.schema import Array
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
-from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Aggregate, Codec, Layout
+from silomix.runtime.core.numbers.codec import Aggregate, Codec
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Secret, commitment, mask_streams, unseal
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level

@@ -15,13 +15,14 @@ from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, Us
 from silomix.runtime.core.learning.clipping import beyond
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.update import update_of, weight_of
-from silomix.runtime.core.numbers.codec import Array, Clips, Codec
+from silomix.runtime.core.numbers.codec import Clips, Codec
 from silomix.runtime.core.numbers.masks import mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.schema import Array
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol import silo as core
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.core.protocol.rules import layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.framing import BODY, chunk_frame

@@ -13,7 +13,7 @@ import safetensors
 
 from silomix.runtime.core.digest import digest, fast_hash
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.numbers.codec import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
 
 _SCHEMA = "silomix.schema"
 _WORDS = {Dtype.F64: "float64", Dtype.F32: "float32", Dtype.F16: "float16", Dtype.BF16: "bfloat16"}

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from silomix.attacks.sia import Records
 from silomix.attacks.views.simulated import Truth
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.task import Tensors
 
 CLASSES, INPUTS, HIDDEN = 4, 6, 5

@@ -19,8 +19,8 @@ from silomix.attacks.views.simulated import Truth, view_of
 from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode, reconstruct
 from silomix.models.torch_task import TorchTask
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.core.numbers.codec import Dtype, add, as_dtype, as_float, subtract
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.numbers.schema import Dtype, add, as_dtype, as_float, subtract
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 
 SILOS = 5

@@ -14,7 +14,7 @@ import pytest
 
 from silomix.models.simulation.record import Record, RecordError
 from silomix.runtime.cli import main
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 from silomix.runtime.store.modelfile import read_model
 

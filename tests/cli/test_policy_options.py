@@ -15,7 +15,7 @@ from silomix.runtime.cli.options import BadOption
 from silomix.runtime.cli.policy_options import OPTIONS, add_policy, flag, given_policy, policy_of
 from silomix.runtime.config.keys import POLICY_KEYS
 from silomix.runtime.config.load import load_federation
-from silomix.runtime.core.protocol.policy import KEYS, Policy, Server
+from silomix.runtime.core.policy import KEYS, Policy, Server
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {"init": ["init", "somewhere"], "simulate": ["simulate", "--out", "somewhere"]}

@@ -21,8 +21,8 @@ from silomix.runtime.config.certificates import load_identity, peer_name_from_ce
 from silomix.runtime.config.enrol import init
 from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.identity import Identity, verify
-from silomix.runtime.core.protocol.policy import Policy
 
 
 def test_modes_are_right_from_the_start(tmp_path: Path) -> None:

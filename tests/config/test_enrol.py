@@ -11,8 +11,8 @@ from silomix.runtime.config.enrol import init
 from silomix.runtime.config.keys import LogFormat
 from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.policy import MAX_SILOS, Policy
 from silomix.runtime.core.protocol.identity import Identity
-from silomix.runtime.core.protocol.policy import MAX_SILOS, Policy
 
 
 def test_init_then_load_at_every_node(made: Path) -> None:

@@ -10,7 +10,7 @@ from silomix.runtime.config.enrol import dump_federation, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.core.protocol.policy import MAX_SILOS, Policy
+from silomix.runtime.core.policy import MAX_SILOS, Policy
 
 
 @pytest.mark.parametrize(

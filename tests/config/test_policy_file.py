@@ -11,8 +11,8 @@ from silomix.runtime.config.enrol import dump_federation, init
 from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.policy import Policy, Server
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.policy import Policy, Server
 
 
 def test_every_policy_field_has_a_key_and_a_change() -> None:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.protocol.policy import Granularity, Policy, Server, UpdateKind
+from silomix.runtime.core.policy import Granularity, Policy, Server, UpdateKind
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")

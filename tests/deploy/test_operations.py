@@ -8,7 +8,7 @@ import yaml
 from tests.render.rendered import source
 
 from silomix.runtime.cli import main
-from silomix.runtime.core.protocol.policy import KEYS
+from silomix.runtime.core.policy import KEYS
 from silomix.runtime.net.edges import edges
 from silomix.runtime.render.capacity import CHUNK_BYTES, COSTS, HEADER_BYTES, SEED_BYTES, Place
 

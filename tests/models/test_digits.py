@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silomix.models.data.partition import dirichlet, iid
-from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.task import Option, Task, TaskError, Tensors, Trained, load_task
 
 if os.environ.get("CI") != "true":  # there, a missing torch is a failure and not a reason to skip

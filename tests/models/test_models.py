@@ -26,7 +26,7 @@ from silomix.models.torch_task import TorchTask
 from silomix.models.training import export
 from silomix.models.transformer import Classifier, load_pretrained
 from silomix.runtime.cli import main
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 from silomix.runtime.store.modelfile import write_model
 from silomix.runtime.task import TaskError, load_task

@@ -16,8 +16,8 @@ if os.environ.get("CI") != "true":  # there, a missing torch is a failure and no
     pytest.importorskip("torch")
 
 from silomix.runtime.config.load import load_node
-from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.silo import SiloNode
@@ -63,7 +63,7 @@ def test_the_example_learns_in_a_federation(
 GOOD = """
 import numpy as np
 from silomix.runtime.task import Trained
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 
 class Mine:
     def schema(self):

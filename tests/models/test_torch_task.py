@@ -20,8 +20,9 @@ from silomix.models import torch_task
 from silomix.models.torch_task import TorchTask, from_seed
 from silomix.models.training import torch_seed
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.numbers.codec import Codec, Dtype, TensorSpec
+from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.plan import plan
+from silomix.runtime.core.numbers.schema import Dtype, TensorSpec
 from silomix.runtime.store.modelfile import read_model, write_model
 from silomix.runtime.task import Task, TaskError, Tensors, train_task
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
 from silomix.runtime.core.protocol.messages import chunk_digest
 from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, read_chunk

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.core.protocol.federations import SCHEMA, cohort, evidence, federation, fence, headers, manifest
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
+from silomix.runtime.core.policy import MAX_PARAMETERS, Granularity, UpdateKind
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,
@@ -28,7 +29,6 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Granularity, UpdateKind
 from silomix.runtime.net.wire import (
     read_cohort,
     read_evidence,

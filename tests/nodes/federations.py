@@ -20,11 +20,11 @@ from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import mask_stream
 from silomix.runtime.core.numbers.packing import Residues, pack
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol import silo as core
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.net.transport import channel, metadata

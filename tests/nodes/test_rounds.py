@@ -16,11 +16,12 @@ from silomix.runtime.capture.format import Direction, Record
 from silomix.runtime.capture.reader import read
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers import residue
-from silomix.runtime.core.numbers.codec import Codec, Layout
+from silomix.runtime.core.numbers.codec import Codec
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.policy import UpdateKind
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2, services_pb2
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.task import Trained
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 from silomix.runtime.render.source import Files, Source, load_source
 

@@ -10,7 +10,7 @@ from silomix.runtime.cli import main, make_parser
 from silomix.runtime.config.broker import write_broker
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_node
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

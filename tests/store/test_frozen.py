@@ -12,8 +12,8 @@ from tests.config.written import CHANGES, NEEDS
 from tests.core.protocol.federations import OTHER_MODEL, SCHEMA, federation, manifest
 
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
-from silomix.runtime.core.protocol.policy import KEYS
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.core.policy import KEYS
 from silomix.runtime.store.files import PRIVATE
 from silomix.runtime.store.frozen import Frozen, FrozenError, frozen_name
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silomix.runtime.core.errors import LocalFault
-from silomix.runtime.core.numbers.codec import NUMPY_TYPES, Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Dtype, Schema, TensorSpec
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 
 SCHEMA = Schema(
@@ -76,7 +76,7 @@ def test_strided_arrays_are_written_by_value() -> None:
 
 SCRIPT = """
 import numpy as np
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.store.modelfile import *
 schema = Schema(tuple(TensorSpec(f"t{i}", (i,)) for i in range(20)))
 print(model_digest(schema, {f"t{i}": np.arange(i, dtype=np.float32) for i in range(20)}).hex())

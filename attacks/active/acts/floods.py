@@ -21,7 +21,7 @@ from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage, Stuck
 from silomix.attacks.active.task import CLASSES, HIDDEN, nought
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.v1 import body_pb2, services_pb2
 

@@ -6,7 +6,8 @@ from math import floor, log10
 
 import numpy as np
 
-from silomix.runtime.core.numbers.codec import Array, Clips, Schema, as_float
+from silomix.runtime.core.numbers.codec import Clips
+from silomix.runtime.core.numbers.schema import Array, Schema, as_float
 
 
 @dataclass(frozen=True)

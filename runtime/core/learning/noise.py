@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.numbers.codec import Array, Schema, as_float, round_to
 from silomix.runtime.core.numbers.masks import Rng
 from silomix.runtime.core.numbers.plan import largest_value
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.numbers.schema import Array, Schema, as_float, round_to
+from silomix.runtime.core.policy import Policy
 
 MAX_VARIANCE = 1 << 30
 """Noise of more than 2^15 steps would drown four decimal digits: send fewer digits instead."""

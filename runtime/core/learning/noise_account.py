@@ -12,7 +12,7 @@ from math import exp, inf, isfinite, log, log1p, pi, sqrt
 
 from silomix.runtime.core.learning.noise import Noise
 from silomix.runtime.core.numbers.plan import largest_value
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 
 
 def rho(policy: Policy, parameters: int, least: int, contributors: int | None = None) -> float:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.core.errors import LocalFault, Reason
-from silomix.runtime.core.numbers.codec import Aggregate, Array, Dtype, Schema, TensorSpec, add, as_float, round_to
-from silomix.runtime.core.protocol.policy import Policy, Server
+from silomix.runtime.core.numbers.codec import Aggregate
+from silomix.runtime.core.numbers.schema import Array, Dtype, Schema, TensorSpec, add, as_float, round_to
+from silomix.runtime.core.policy import Policy, Server
 
 Doubles = npt.NDArray[np.float64]
 

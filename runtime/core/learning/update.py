@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from silomix.runtime.core.numbers.codec import Array, Schema, subtract
+from silomix.runtime.core.numbers.schema import Array, Schema, subtract
 
 
 def update_of(

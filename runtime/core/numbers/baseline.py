@@ -19,12 +19,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers import residue
-from silomix.runtime.core.numbers.codec import Array, Clips, Codec, Layout, Schema, as_dtype, as_float
+from silomix.runtime.core.numbers.codec import Clips, Codec
 from silomix.runtime.core.numbers.kernels import compiled
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Secret, derive
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Plan
-from silomix.runtime.core.protocol.policy import Granularity
+from silomix.runtime.core.numbers.schema import Array, Schema, as_dtype, as_float
+from silomix.runtime.core.policy import Granularity
 
 FLOAT_BITS = 32
 _LOT = 1 << 22  # random words at a time: 16 MiB

@@ -9,9 +9,9 @@ from enum import StrEnum
 from math import inf
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Schema
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses

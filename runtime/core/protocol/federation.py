@@ -12,7 +12,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.noise import Noise
 from silomix.runtime.core.numbers.plan import Level, Plan, largest_value, plan
-from silomix.runtime.core.protocol.policy import Policy, Server
+from silomix.runtime.core.policy import Policy, Server
 
 
 @dataclass(frozen=True)

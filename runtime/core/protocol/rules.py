@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import float_body
-from silomix.runtime.core.numbers.codec import Layout, Schema
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import (
     KEY_BYTES,
     SEALED_BYTES,
@@ -20,10 +20,11 @@ from silomix.runtime.core.numbers.masks import (
     unseal,
 )
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import LEAST_COHORT, Policy
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
-from silomix.runtime.core.protocol.policy import LEAST_COHORT, Policy
 
 
 def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:

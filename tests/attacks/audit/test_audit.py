@@ -17,7 +17,7 @@ from silomix.attacks.registry import ATTACKS, attacks, load
 from silomix.attacks.sia import AttackError, Unfit
 from silomix.attacks.views.view import Mode
 from silomix.runtime.cli import main
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 
 TINY = Size("quick", 300, 2)
 OWN = "tests.attacks.own:task"

@@ -10,7 +10,7 @@ from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Findings, op
 from silomix.attacks.prior import CLASSES, INVENTED
 from silomix.attacks.sia import AttackError, Outcome, pooled
 from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 
 SMALL = Policy(rounds=2, task_options={"model": "linear", "epochs": 3, "lr": 0.2})
 """Logistic regression: trains in a blink, and gives its silos away all the same."""

@@ -7,7 +7,7 @@ import torch
 from silomix.attacks.audit.campaign import Campaign, run
 from silomix.attacks.paper.defences import OWN_SHARE, blend, defences, task
 from silomix.attacks.views.view import Mode
-from silomix.runtime.core.protocol.policy import Policy
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.task import TaskError, load_task
 
 

@@ -14,7 +14,7 @@ from silomix.attacks.paper.accuracy import EXPERIMENTS
 from silomix.attacks.paper.accuracy_trials import Setting, floor_to, measure, policy_for
 from silomix.models.simulation.experiment import Experiment, Scale, Unkept
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.protocol.policy import UpdateKind
+from silomix.runtime.core.policy import UpdateKind
 
 SCALE = Scale("quick", (1,), 1)
 TINY = Setting("tests.attacks.paper.test_experiments:tiny", light=True, about="tiny")

@@ -16,7 +16,7 @@ from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.cli import main
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.protocol.policy import Granularity, Policy
+from silomix.runtime.core.policy import Granularity, Policy
 from silomix.runtime.local import create
 
 SILOS = 5

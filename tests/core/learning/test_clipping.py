@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from silomix.runtime.core.learning.clipping import beyond, round_up
-from silomix.runtime.core.numbers.codec import Array, Clips, Codec, Dtype, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Clips, Codec
 from silomix.runtime.core.numbers.plan import plan
+from silomix.runtime.core.numbers.schema import Array, Dtype, Schema, TensorSpec
 
 
 def test_the_worst_tensor_comes_first_with_a_bound_that_holds_it() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
-from silomix.runtime.core.numbers.codec import Aggregate, Dtype, Schema, TensorSpec, as_dtype, as_float
-from silomix.runtime.core.protocol.policy import Server
+from silomix.runtime.core.numbers.codec import Aggregate
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec, as_dtype, as_float
+from silomix.runtime.core.policy import Server
 
 SCHEMA = Schema((TensorSpec("w", (3,)), TensorSpec("b", (), Dtype.F64), TensorSpec("mean", (2,), buffer=True)))
 BEFORE = {

@@ -1,6 +1,6 @@
 """Adding residues up as a hop does: packed."""
 
-from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.packing import Residues
 from silomix.runtime.core.numbers.plan import Plan
 

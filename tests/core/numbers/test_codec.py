@@ -18,9 +18,11 @@ from tests.vectors import reference
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers import residue
-from silomix.runtime.core.numbers.codec import Clips, Codec, Dtype, Layout, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Clips, Codec
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 
 Array = npt.NDArray[Any]
 Model = dict[str, Array]

@@ -16,7 +16,8 @@ from tests.vectors import generate, reference
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks, residue
-from silomix.runtime.core.numbers.codec import Codec, Layout, Schema, TensorSpec
+from silomix.runtime.core.numbers.codec import Codec
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import (
     AGGREGATOR,
     SEALED_BYTES,
@@ -33,6 +34,7 @@ from silomix.runtime.core.numbers.masks import (
 )
 from silomix.runtime.core.numbers.packing import Bytes, Residues
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 
 MASKS = generate.load("mask.json")["good"]
 SEALS = generate.load("seal.json")

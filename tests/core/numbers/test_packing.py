@@ -17,7 +17,7 @@ from tests.vectors import generate, reference
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import packing
-from silomix.runtime.core.numbers.codec import Layout
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.packing import (
     Residues,
     check,

@@ -7,9 +7,10 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.numbers.masks import SEALED_BYTES, Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import (
@@ -23,7 +24,6 @@ from silomix.runtime.core.protocol.messages import (
     SealedSeed,
     trailer_digest,
 )
-from silomix.runtime.core.protocol.policy import Policy
 from silomix.runtime.core.protocol.rules import invited, layout
 from silomix.runtime.core.protocol.shuffler import BodyIn
 

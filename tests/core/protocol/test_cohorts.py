@@ -5,9 +5,9 @@ from tests.core.protocol.federations import cohort, federation, headers, manifes
 from tests.core.protocol.hops import Hop, opened, released
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.policy import LEAST_COHORT
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Header, Manifest
-from silomix.runtime.core.protocol.policy import LEAST_COHORT
 from silomix.runtime.core.protocol.rules import check_cohort, check_manifest, check_step
 from silomix.runtime.core.protocol.shuffler import Abort, CohortIn, State, Tick
 

@@ -7,11 +7,11 @@ import pytest
 from tests.core.protocol.federations import SCHEMA, federation, identity, manifest, private, rng
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.core.policy import MAX_PARAMETERS, Policy
 from silomix.runtime.core.protocol import shuffler, silo
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest
-from silomix.runtime.core.protocol.policy import MAX_PARAMETERS, Policy
 from silomix.runtime.core.protocol.rules import check_manifest, pin_problem
 from silomix.runtime.render.capacity import COSTS, Place
 

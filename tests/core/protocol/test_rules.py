@@ -25,12 +25,12 @@ from tests.core.protocol.federations import (
 )
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.codec import Schema, TensorSpec
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.core.policy import Granularity, UpdateKind
 from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
-from silomix.runtime.core.protocol.policy import Granularity, UpdateKind
 from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest, check_step
 
 F = federation()

@@ -14,11 +14,11 @@ from tests.nodes.toy import Toy
 
 from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.models.simulation.workers import Silos, SimulationError
-from silomix.runtime.core.numbers.codec import Dtype, Schema, TensorSpec, as_float, round_to
 from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level, Quantiser
-from silomix.runtime.core.protocol.policy import Policy, Server, UpdateKind
+from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec, as_float, round_to
+from silomix.runtime.core.policy import Policy, Server, UpdateKind
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.task import Tensors, Trained
