@@ -33,7 +33,9 @@ from silomix.runtime.core.errors import Reason
 
 Direction = Literal["received", "sent"]
 """Which way a message went, as seen from this node."""
-Phase = Literal["prepare", "collect", "release", "apply", "train", "encode", "submit"]
+Phase = Literal[
+    "prepare", "collect", "release", "ready", "reveal", "apply", "record", "train", "encode", "submit", "follow"
+]
 """What a node is busy with in a round."""
 Outcome = Literal["applied", "aborted", "abandoned"]
 """How an attempt ended: with a new model, for another attempt, or with the round given up."""
@@ -118,6 +120,14 @@ class Metrics:
         self._attempt_limit = gauge(
             "attempt_limit_seconds", "Longest time that an attempt can take, by this node's policy."
         )
+        self._head = gauge("round_log_round", "Round of this node's newest record; NaN before the first.")
+        self._head.set(math.nan)
+        self._forks = counter(
+            "forks_total", "Second records of a round that the aggregator signed: evidence that it told two stories."
+        )
+        self._bound_for = gauge(
+            "bound_model", "1 while the model can be released for one cohort only, and its sum has not come; else 0."
+        )
         attempts = counter("attempts_total", "Attempts that ended, by how they did.", "outcome")
         self._attempts = {o: attempts.labels(o) for o in get_args(Outcome)}
 
@@ -196,6 +206,18 @@ class Metrics:
     def ended(self, outcome: Outcome) -> None:
         """Count an attempt that is over: retries that grow show a sick chain before rounds fail."""
         self._attempts[outcome].inc()
+
+    def head(self, number: int) -> None:
+        """Tell how far this node's round log goes: nodes that fall behind show."""
+        self._head.set(number)
+
+    def forked(self) -> None:
+        """Count evidence against the aggregator."""
+        self._forks.inc()
+
+    def bound(self, *, is_bound: bool) -> None:
+        """Tell whether pads may be out for a sum that has not come: then rounds wait for just those silos."""
+        self._bound_for.set(is_bound)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
