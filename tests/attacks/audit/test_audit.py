@@ -235,7 +235,7 @@ def test_a_small_audit_of_the_digits_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All attacks on all modes and a real federation, at a size that shows that they run."""
-    monkeypatch.setattr("silomix.runtime.cli.audit.QUICK", TINY)
+    monkeypatch.setattr("silomix.runtime.cli.attack.audit.QUICK", TINY)
     code, found = run_cli(tmp_path, capsys)
     assert code == (0 if found["verdict"]["protected"] else 1)
     assert not found["verdict"]["leak"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.running import Asked, attack, carry_out
+from silomix.runtime.cli.start.running import Asked, attack, carry_out
 from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm

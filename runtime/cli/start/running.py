@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.screen import Screen
+from silomix.runtime.cli.start.screen import Screen
 from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
