@@ -14,9 +14,9 @@ import pytest
 from silomix.attacks.active import without
 from silomix.attacks.active.acts.casts import AGGREGATOR
 from silomix.attacks.active.drill import drill
+from silomix.attacks.active.liars.sealing import SMALL, agreed_with, open_without_key, seal_carelessly
 from silomix.attacks.active.measure import Closeness
 from silomix.attacks.active.registry import Attack, Loot, Outcome, Rule, attack, find, judge
-from silomix.attacks.active.sealing import SMALL, agreed_with, open_without_key, seal_carelessly
 from silomix.attacks.active.seized import in_files, in_memory
 from silomix.attacks.active.stage import SECOND, Stage
 from silomix.attacks.active.task import Drill
