@@ -99,7 +99,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the trained model as torch loads it: complete, with what did not travel, if the task is torch's."""
-        from silomix.models.training.export import state_dict
+        from silomix.models.export import state_dict
 
         return state_dict(write_model(self.schema, self.model), self.task)[0]
 

@@ -12,9 +12,9 @@ from tests.attacks.audit.doubling import double, fail
 from silomix.attacks.audit.attack import Attack, Size
 from silomix.attacks.audit.mounted.by_mode import bits
 from silomix.attacks.audit.pool import Done, Job, run_jobs
+from silomix.attacks.audit.registry import ATTACKS, attacks, load
 from silomix.attacks.audit.subject import DIGITS, SILOS, subject_for
-from silomix.attacks.registry import ATTACKS, attacks, load
-from silomix.attacks.sia import AttackError, Unfit
+from silomix.attacks.errors import AttackError, Unfit
 from silomix.attacks.views.view import Mode
 from silomix.runtime.cli import main
 from silomix.runtime.core.policy import Policy
