@@ -93,13 +93,13 @@ def allowed(name: str) -> set[str]:
 def imports(text: str) -> Iterator[tuple[int, str]]:
     """Every module of ours that a file imports, wherever in it, with the line; without the package's name."""
     for node in ast.walk(ast.parse(text)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        prefix = ""
+        if isinstance(node, ast.ImportFrom):
             assert not node.level, f"line {node.lineno}: imports are absolute"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
+            prefix = f"{node.module}."
+        for name in (f"{prefix}{alias.name}" for alias in node.names):
             if name.split(".")[0] == "silomix":
                 yield node.lineno, name.removeprefix("silomix").removeprefix(".")
 
