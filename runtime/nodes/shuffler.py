@@ -32,7 +32,7 @@ from silomix.runtime.core.protocol.messages import (
 )
 from silomix.runtime.core.protocol.release import PadContext, bodies_root
 from silomix.runtime.core.protocol.roundlog import Fork, Record
-from silomix.runtime.core.protocol.rules import invited, layout, wire_encoding
+from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.calls import Call, Method, Room
 from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails
@@ -50,7 +50,7 @@ from silomix.runtime.net.wire import (
 from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
-from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
+from silomix.runtime.nodes.rows import TablePassage, make_passage
 from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
