@@ -162,6 +162,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self._news.notify_all()
             await server.stop(GRACE_S)
 
+    async def close(self) -> None:
+        """Let go of everything, a sum that is half here included."""
+        await super().close()
+        if self.passage is not None:
+            self.passage.close()
+
     async def _farewell(self) -> None:
         """Give silos the time to hear that the federation is done, and to compute the last model."""
         await asyncio.sleep(FAREWELL_S)

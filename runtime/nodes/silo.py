@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -81,7 +82,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     if news.WhichOneof("news") == "finished":
                         if self._busy is not None:
                             self._busy.cancel()
-                        await self._follow()
+                        with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
+                            async with asyncio.timeout(self.federation.policy.release_s):
+                                await self._follow()
                         self.log.info("the federation is done", round=news.finished.round)
                         if self.config.linger:
                             await self.stopping.wait()
