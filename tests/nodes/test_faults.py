@@ -532,7 +532,7 @@ def test_a_hop_that_is_gone_between_rounds_is_named_and_the_next_round_waits_for
 
     async def go() -> None:
         async with InProcess(tmp_path / "f") as running:
-            await until(partial(_over, running, 1), "round 1 is over")
+            await until(lambda: shuffler(running, "shuffler-2").core.log.round == 2, "round 1 is on record")
             await running.stop("shuffler-2")
             await until(lambda: running.aggregator.core.attempt > 1, "an attempt was given up")
             assert "shuffler-2" in running.aggregator.core.trouble
