@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 
-from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
 from silomix.runtime.net.wire import read_evidence, write_evidence
 from silomix.runtime.store.journal import Journal
@@ -17,19 +16,17 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             value = {"silos": fact.silos, "model": fact.model.hex(), "groups": fact.groups}
             journal.put("released", fact.round, "", json.dumps(value).encode())
         case shuffler.KeysMade():
-            keys = {name: secret.value.hex() for name, secret in fact.keys}
-            journal.put("keys", fact.round, str(fact.attempt), json.dumps(keys).encode())
+            journal.secrets.put("keys", fact.round, str(fact.attempt), fact.keys)
         case shuffler.KeysGone():
-            journal.forget("keys", fact.round, str(fact.attempt))
+            journal.secrets.forget("keys", fact.round, str(fact.attempt))
         case shuffler.Accused():
             journal.put("accused", fact.round, fact.evidence.silo, write_evidence(fact.evidence).SerializeToString())
 
 
 def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     """Read all facts of a shuffler."""
-    for round_, attempt, value in journal.facts("keys"):
-        keys = ((name, Secret(bytes.fromhex(secret))) for name, secret in json.loads(value).items())
-        yield shuffler.KeysMade(round_, int(attempt), tuple(keys))
+    for round_, attempt, keys in journal.secrets.lots("keys"):
+        yield shuffler.KeysMade(round_, int(attempt), keys)
     for round_, _, value in journal.facts("released"):
         fact = json.loads(value)
         model, groups = bytes.fromhex(fact["model"]), tuple(fact["groups"])
