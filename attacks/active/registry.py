@@ -103,10 +103,8 @@ class Attack:
     run: "Callable[[Stage], Awaitable[Loot]]" = field(repr=False)
     bites: bool = True
     """Whether it must succeed when its rule is switched off."""
-    awaits: str = ""
-    """What has to be built before it is refused; until then it may succeed, and is shown to."""
     closed_by: str = ""
-    """For open ones: the rules that will close it."""
+    """For open ones: the rules that will close it. Then OPEN becomes REFUSED in its line, and nothing else changes."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,6 @@ def attack(
     cast: Cast,
     *,
     bites: bool | None = None,
-    awaits: str = "",
     closed_by: str = "",
 ) -> "Callable[[Callable[[Stage], Awaitable[Loot]]], Callable[[Stage], Awaitable[Loot]]]":
     """Register the function below; its docstring's first line says what the attack is about."""
@@ -145,8 +142,8 @@ def attack(
         if name in ATTACKS:
             raise ValueError(f"there is an attack {name} already")
         about = (run.__doc__ or "").partition("\n")[0].removesuffix(".")
-        must = bites if bites is not None else expect in (Outcome.REFUSED, Outcome.USELESS) and not awaits
-        ATTACKS[name] = Attack(name, rule, adversary, about, expect, cast, run, must, awaits, closed_by)
+        must = bites if bites is not None else expect in (Outcome.REFUSED, Outcome.USELESS)
+        ATTACKS[name] = Attack(name, rule, adversary, about, expect, cast, run, must, closed_by)
         return run
 
     return register

@@ -10,7 +10,7 @@ from typing import Any
 
 from silomix.attacks.active.liars.aggregator import Delivered, LyingAggregator
 from silomix.attacks.active.liars.hop import LyingHop
-from silomix.attacks.active.liars.member import Member
+from silomix.attacks.active.liars.member import Member, Refused
 from silomix.attacks.active.measure import Closeness, Vector, flat
 from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
@@ -159,11 +159,14 @@ class Stage:
 
     # Time
 
-    async def until(self, holds: Callable[[], Any], what: str) -> None:
-        """Wait for something that no event tells of."""
+    async def until(self, holds: Callable[[], Any], what: str, unless: Iterable[str] = ()) -> None:
+        """Wait for something that no event tells of, unless one of these nodes refuses to have a part in it."""
+        names = set(unless)
         try:
             async with asyncio.timeout(WAIT_S):
-                while not holds():  # noqa: ASYNC110 - what has no event is polled
+                while not holds():
+                    if refusal := next((r for r in self.refusals() if r.node in names), None):
+                        raise Refused(refusal)
                     await asyncio.sleep(PACE_S)
         except TimeoutError:
             raise Stuck(f"waited {WAIT_S:.0f} s for nothing: {what}") from None
@@ -233,7 +236,7 @@ class Stage:
         if set(names) != set(self.aggregator.invited(manifest.round)):
             await self.counted(names)
             self.pass_time(manifest.chain[0])
-        await self.until(lambda: self.came(manifest).whole, f"the sum of round {manifest.round}")
+        await self.until(lambda: self.came(manifest).whole, f"the sum of round {manifest.round}", unless=names)
         done = [self.hop(hop) for hop in manifest.chain if hop in self.running.nodes]
         await self.until(lambda: all(not hop.core.keys for hop in done), "the hops have forgotten the round")
         return manifest
@@ -249,7 +252,7 @@ class Stage:
         def all_in() -> bool:
             return node.core.attempt is not None and wanted <= set(node.core.attempt.counted)
 
-        await self.until(all_in, f"the bodies of {', '.join(sorted(wanted))} at {hop}")
+        await self.until(all_in, f"the bodies of {', '.join(sorted(wanted))} at {hop}", unless=wanted)
 
     async def submitted(self, manifest: Manifest, hop: str, names: Iterable[str] = ()) -> None:
         """Wait until a hop that the drill plays has the bodies of these silos."""

@@ -23,7 +23,7 @@ from silomix.runtime.net import calls, lines, streams
 from silomix.runtime.nodes import aggregator as aggregator_node
 from silomix.runtime.nodes import passage
 from silomix.runtime.nodes import shuffler as shuffler_node
-from silomix.runtime.store.journal import Journal
+from silomix.runtime.store.vault import Vault
 
 Patch = tuple[Any, str, Any]
 
@@ -162,7 +162,7 @@ def _patches() -> dict[Rule, list[Patch]]:
         Rule.R6: [
             *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire")),
             (Secret, "wipe", _nothing),
-            (Journal, "forget", _nothing),
+            (Vault, "forget", _nothing),
         ],
         Rule.R7: [
             *((aggregator_node._Service, name, _nothing) for name in ("_silo", "_last_hop")),

@@ -1,6 +1,9 @@
 """R3 and the cohort: two sums that differ by one silo give it away, and so does a sum over one."""
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST
 from silomix.attacks.active.liars.bodies import Passed, body_frames, make_body
@@ -8,7 +11,7 @@ from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
 from silomix.attacks.active.task import nought
-from silomix.runtime.core.protocol.messages import Grouping
+from silomix.runtime.core.protocol.messages import Grouping, Manifest
 from silomix.runtime.core.protocol.silo import State
 
 WITH_HOP = "aggregator and shuffler-1"
@@ -63,22 +66,41 @@ async def regrouping(stage: Stage) -> Loot:
 @attack("same-model-twice", Rule.R3, "aggregator", Outcome.OPEN, AGGREGATOR, closed_by="R3, R4, R5")
 async def same_model_twice(stage: Stage) -> Loot:
     """One model is offered in two rounds, and one silo is left out of the second."""
-    us, model = stage.aggregator, stage.aggregator.start
-    first = await stage.whole_round(model=model)
-    second = await stage.whole_round(model=model, silos=_others(stage))
-    close = stage.closeness(us.sum(first) - us.sum(second), first)
-    return stage.loot(close.read, "the difference of two sums on one model", **close.figures)
+    start = stage.aggregator.start
+    return await _difference(stage, start, start, "the difference of two sums on one model")
+
+
+@attack("model-moved-by-a-bit", Rule.R5, "aggregator", Outcome.OPEN, AGGREGATOR, closed_by="R2, R5")
+async def model_moved_by_a_bit(stage: Stage) -> Loot:
+    """The same, with one value of the model changed by one unit in the last place: it has another digest."""
+    us = stage.aggregator
+    tensors = us.tensors(us.start)
+    name, values = next(iter(tensors.items()))
+    nearly = np.array(values)
+    nearly.flat[0] = np.nextafter(nearly.flat[0], np.float32(1), dtype=np.float32)
+    moved = us.keep({**tensors, name: nearly})
+    return await _difference(stage, us.start, moved, "the difference of two sums on nearly one model")
 
 
 @attack("successive-models", Rule.R3, "aggregator", Outcome.CONCEDED, AGGREGATOR)
 async def successive_models(stage: Stage) -> Loot:
     """One silo is kept out of the next round by being slow to it: two sums on successive models are compared."""
     us = stage.aggregator
-    first = await stage.whole_round(model=us.start)
-    mean = us.sum(first) / len(stage.came(first).silos)
-    second = await stage.whole_round(model=us.moved(first.model, mean), silos=_others(stage))
+    return await _difference(
+        stage,
+        us.start,
+        lambda first: us.moved(first.model, us.sum(first) / len(stage.came(first).silos)),
+        "the difference of two sums on successive models",
+    )
+
+
+async def _difference(stage: Stage, model: bytes, then: bytes | Callable[[Manifest], bytes], said: str) -> Loot:
+    """Run a round, and one without the victim on another model or the same, and compare the sums."""
+    us = stage.aggregator
+    first = await stage.whole_round(model=model)
+    second = await stage.whole_round(model=then if isinstance(then, bytes) else then(first), silos=_others(stage))
     close = stage.closeness(us.sum(first) - us.sum(second), first)
-    return stage.loot(close.read, "the difference of two sums on successive models", **close.figures)
+    return stage.loot(close.read, said, **close.figures)
 
 
 # The cohort: each hop counts for itself
@@ -191,5 +213,7 @@ async def left_out_with_a_receipt(stage: Stage) -> Loot:
     await stage.submitted(manifest, FIRST)
     await stage.until(lambda: silo.core.state is State.COUNTED, "the victim has its receipt")
     await hop.stream(SECOND, "Relay", hop.passed(manifest, _others(stage)).frames())
-    left_out = VICTIM not in stage.came(manifest).silos and stage.came(manifest).whole
-    return stage.loot(left_out, "a sum without a silo that takes itself for counted")
+    came = stage.came(manifest)
+    left_out = VICTIM not in came.silos and came.whole
+    close = stage.closeness(stage.aggregator.sum(manifest) / len(came.silos), manifest)
+    return stage.loot(left_out, "a sum without a silo that takes itself for counted", **close.figures)

@@ -58,4 +58,5 @@ async def far_round(stage: Stage) -> Loot:
     await stage.counted(name for name in stage.honest_silos if name != VICTIM)
     await stage.within(1.0, lambda: silo.core.current == manifest or stage.refused_by((VICTIM,)))
     out = joined and silo.core.current != manifest
-    return stage.loot_for("wrong_round", out, "a silo that will take part in no round any more" if out else "nothing")
+    said = "a silo that will take part in no round any more" if out else "nothing"
+    return stage.loot_for("wrong_round", out, said, rounds_lost=out * (ROUNDS - manifest.round))

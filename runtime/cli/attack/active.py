@@ -122,9 +122,8 @@ def _list(attacks: "Sequence[Attack]", as_json: bool) -> int:
     for column in ("attack", "rule", "adversary", "should be", "what it does"):
         table.add_column(column, overflow="fold")
     for one in attacks:
-        waits = f" (waits for {one.awaits})" if one.awaits else ""
-        closed = f" (to be closed by {one.closed_by})" if one.closed_by else ""
-        table.add_row(one.name, one.rule, one.adversary, f"{one.expect}{closed}{waits}", one.about)
+        closed = f" (to be closed by {one.closed_by})" if one.expect == "open" else ""
+        table.add_row(one.name, one.rule, one.adversary, f"{one.expect}{closed}", one.about)
     out = _console()
     out.print(table)
     for rule, text in MEANINGS.items():
