@@ -14,7 +14,7 @@ from silomix.attacks.active.liars.member import Member, Refused
 from silomix.attacks.active.measure import Closeness, Vector, flat
 from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
-from silomix.attacks.active.task import Drill
+from silomix.attacks.active.task import TRAINED, Drill, fingerprint
 from silomix.attacks.active.witness import Refusal, Witness
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.messages import Manifest, RoundKey
@@ -60,11 +60,13 @@ class Stage:
     def __init__(self, cast: Cast, witness: Witness, without: str = "") -> None:
         """`without` is the rule that is switched off, for nodes in processes of their own."""
         self.cast, self.witness = cast, witness
+        TRAINED.clear()
         self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-"))
         self.federation = create(self.home / "f", SILOS, HOPS, policy=policy(**dict(cast.policy)), name="drill")
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
-        self.last_round = 0
+        self.newest: Manifest | None = None
+        """The last attempt that was begun in all order."""
         self._mark = 0
         self._late: dict[str, float] = {}
 
@@ -91,6 +93,8 @@ class Stage:
         for node in self.aside.values():
             await node.ready()
         if cast.aggregator:
+            self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
+            await self.aggregator.found()
             await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
         else:
             await self.until(lambda: self.running.aggregator.announced is not None, "the first round is announced")
@@ -188,30 +192,36 @@ class Stage:
     # Rounds, as an honest aggregator would run them
 
     def next_round(self) -> int:
-        """Take the next round for an attack."""
-        self.last_round += 1
-        return self.last_round
+        """Return the next round for an attack: the one that is due, or the one behind it if it was tried already."""
+        chronicle = self.aggregator.chronicle
+        return chronicle.log.round + (chronicle.log.round in chronicle.tried)
+
+    async def settle(self, before: int = 0) -> None:
+        """End the round that is under way: with its sum, if that was released, or without."""
+        us, newest = self.aggregator, self.newest
+        number = us.chronicle.log.round
+        if number not in us.chronicle.tried or (before and number >= before):
+            return
+        if newest is not None and newest.round == number and us.readable(newest):
+            await us.conclude(newest)
+        else:
+            await us.publish(us.chronicle.abandoned())
 
     async def keys(
         self, round_: int, attempt: int = 1, chain: Iterable[str] = (), small: Mapping[str, bytes] | None = None
     ) -> dict[str, tuple[RoundKey, ...]]:
         """Collect the keys of an attempt, from honest hops by a call and from the drill's own ones as it likes."""
-        made = {}
-        for hop in chain or self.federation.chain:
-            if hop in self.cast.hops:
-                point = (small or {}).get(hop, b"")
-                made[hop] = self.liar(hop).make_keys(round_, attempt, self.aggregator.invited(round_), point)
-            else:
-                made[hop] = await self.aggregator.prepare(hop, round_, attempt)
-        return made
+        await self.settle(round_)
+        small = small or {}
+        return {
+            hop: await self.aggregator.prepare(hop, round_, attempt, small=small.get(hop, b""))
+            for hop in chain or self.federation.chain
+        }
 
     async def open(self, manifest: Manifest, hops: Iterable[str] = ()) -> None:
         """Open an attempt at hops, the last one first; honest ones may refuse."""
         for hop in reversed(tuple(hops) or manifest.chain):
-            if hop in self.cast.hops:
-                self.liar(hop).open(manifest)
-            else:
-                await self.aggregator.open(hop, manifest)
+            await self.aggregator.open(hop, manifest)
 
     async def begin(
         self,
@@ -220,26 +230,41 @@ class Stage:
         attempt: int = 1,
         model: bytes = b"",
         silos: Iterable[str] | None = None,
+        **changes: Any,
     ) -> Manifest:
         """Open an attempt in all order, and announce it to these silos."""
         number = round_ or self.next_round()
         keys = await self.keys(number, attempt)
-        manifest = self.aggregator.propose(number, keys, attempt=attempt, model=model)
+        manifest = self.aggregator.propose(number, keys, attempt=attempt, model=model, **changes)
         await self.open(manifest)
+        self.newest = manifest
         await self.aggregator.announce(manifest, self.honest_silos if silos is None else silos)
         return manifest
 
-    async def whole_round(self, *, model: bytes = b"", silos: Iterable[str] | None = None) -> Manifest:
-        """Run one round through honest hops, and wait for its sum; silos that are not told come too late."""
+    async def padded_round(self, *, silos: Iterable[str] | None = None, **changes: Any) -> Manifest:
+        """Run one round through honest hops until its sum is at the aggregator, under all pads."""
         names = self.honest_silos if silos is None else tuple(silos)
-        manifest = await self.begin(model=model, silos=names)
-        if set(names) != set(self.aggregator.invited(manifest.round)):
+        manifest = await self.begin(silos=names, **changes)
+        if set(names) != set(self.aggregator.invited()):
             await self.counted(names)
             self.pass_time(manifest.chain[0])
         await self.until(lambda: self.came(manifest).whole, f"the sum of round {manifest.round}", unless=names)
         done = [self.hop(hop) for hop in manifest.chain if hop in self.running.nodes]
         await self.until(lambda: all(not hop.core.keys for hop in done), "the hops have forgotten the round")
         return manifest
+
+    async def whole_round(self, *, silos: Iterable[str] | None = None, **changes: Any) -> Manifest:
+        """Run one round through honest hops, to its record; silos that are not told come too late."""
+        manifest = await self.padded_round(silos=silos, **changes)
+        await self.aggregator.release(manifest)
+        await self.aggregator.conclude(manifest)
+        return manifest
+
+    async def followed(self, names: Iterable[str] = ()) -> None:
+        """Wait until these silos have made the newest model themselves, or refused to."""
+        wanted = set(names or self.honest_silos)
+        told = lambda: {name for name in wanted if self.refused_by((name,))}  # noqa: E731
+        await self.until(lambda: wanted <= set(self.aggregator.computed) | told(), "silos have computed the model")
 
     def came(self, manifest: Manifest) -> Delivered:
         """Return what the aggregator has been sent in an attempt."""
@@ -263,10 +288,11 @@ class Stage:
     # The truth, which only the drill knows
 
     def truth(self, silo: str, model: bytes, round_: int) -> Vector:
-        """Return the update that a silo makes of a model in a round."""
-        task = Drill(int(silo.removeprefix("silo-")) - 1)
-        tensors = self.aggregator.tensors(model)
-        return flat(task.schema(), task.train(tensors, round_).tensors) - flat(task.schema(), tensors)
+        """Return the update that a silo makes of a model; if it was trained on before, then that one."""
+        number = int(silo.removeprefix("silo-")) - 1
+        task, tensors = Drill(number), self.aggregator.tensors(model)
+        round_ = TRAINED.get((number, fingerprint(tensors)), round_)
+        return flat(task.schema(), task.learn(tensors, round_)) - flat(task.schema(), tensors)
 
     def mean(self, model: bytes, round_: int) -> Vector:
         """Return the mean of all silos' updates: what the aggregator may know."""

@@ -26,6 +26,8 @@ DEAD = -1e3
 
 Matrix = npt.NDArray[np.float64]
 Tensors = Mapping[str, npt.NDArray[Any]]
+TRAINED: dict[tuple[int, bytes], int] = {}
+"""By silo and model: the round in which it was trained on first, in this process. Only the drill looks at it."""
 
 
 def centres() -> Matrix:
@@ -39,6 +41,11 @@ def features() -> Matrix:
     drawn: Matrix = np.random.default_rng(72).normal(size=(HIDDEN, FEATURES))
     scaled: Matrix = drawn / np.sqrt(FEATURES)
     return scaled
+
+
+def fingerprint(tensors: Tensors) -> bytes:
+    """Tell models apart."""
+    return b"".join(np.ascontiguousarray(tensors[name]).tobytes() for name in ("output", "bias"))
 
 
 class Drill:
@@ -62,14 +69,19 @@ class Drill:
         model: dict[str, npt.NDArray[Any]] = {"output": output, "bias": np.zeros(HIDDEN, np.float32)}
         teachers = [Drill(silo) for silo in range(TEACHERS)]
         for round_ in range(WARM_ROUNDS):
-            learned = [teacher.train(model, 10**6 + round_).tensors for teacher in teachers]
+            learned = [teacher.learn(model, 10**6 + round_) for teacher in teachers]
             model = {name: np.stack([one[name] for one in learned]).mean(axis=0, dtype=np.float32) for name in model}
         return model
 
     def train(self, tensors: Tensors, round: int) -> Trained:  # noqa: A002 - the name of the protocol
+        """Learn, and leave a note of it: a model that is tried again in a later round is not trained on again."""
+        TRAINED.setdefault((self.silo, fingerprint(tensors)), round)
+        return Trained(self.learn(tensors, round), RECORDS, {"loss": 0.0})
+
+    def learn(self, tensors: Tensors, round_: int) -> dict[str, npt.NDArray[Any]]:
         """Take a few steps on three quarters of the records, others in each round."""
         output, bias = (tensors[name].astype(np.float64) for name in ("output", "bias"))
-        rng = np.random.default_rng([75, max(0, self.silo), round])
+        rng = np.random.default_rng([75, max(0, self.silo), round_])
         rows = rng.permutation(RECORDS)[: RECORDS * 3 // 4]
         x, wanted = self.records[rows], np.eye(CLASSES)[self.labels[rows]]
         inner = x @ features().T
@@ -79,8 +91,7 @@ class Drill:
             back = (wrong @ output.T) * (hidden > 0)
             output = output - RATE * hidden.T @ wrong / len(rows)
             bias = bias - RATE * back.mean(axis=0)
-        learned = {"output": output.astype(np.float32), "bias": bias.astype(np.float32)}
-        return Trained(learned, RECORDS, {"loss": 0.0})
+        return {"output": output.astype(np.float32), "bias": bias.astype(np.float32)}
 
     def evaluate(self, tensors: Tensors) -> dict[str, float]:
         """Return the share of this silo's records that a model gets right."""
