@@ -14,7 +14,7 @@ from silomix.attacks.active.liars.member import Member, Refused
 from silomix.attacks.active.measure import Closeness, Vector, flat
 from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
-from silomix.attacks.active.task import TRAINED, Drill, fingerprint
+from silomix.attacks.active.task import TRAINED, Drill, fingerprint, trapped
 from silomix.attacks.active.witness import Refusal, Witness
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.messages import Manifest, RoundKey
@@ -65,8 +65,6 @@ class Stage:
         self.federation = create(self.home / "f", SILOS, HOPS, policy=policy(**dict(cast.policy)), name="drill")
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
-        self.newest: Manifest | None = None
-        """The last attempt that was begun in all order."""
         self._mark = 0
         self._late: dict[str, float] = {}
 
@@ -93,6 +91,9 @@ class Stage:
         for node in self.aside.values():
             await node.ready()
         if cast.aggregator:
+            if cast.trap:
+                us, number = self.aggregator, int(cast.trap.removeprefix("silo-")) - 1
+                us.start = us.keep(trapped(us.tensors(us.start), number))
             self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
             await self.aggregator.found()
             await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
@@ -196,14 +197,21 @@ class Stage:
         chronicle = self.aggregator.chronicle
         return chronicle.log.round + (chronicle.log.round in chronicle.tried)
 
+    @property
+    def last_round(self) -> int:
+        """The last round that there is a record of."""
+        return self.aggregator.chronicle.log.round - 1
+
     async def settle(self, before: int = 0) -> None:
-        """End the round that is under way: with its sum, if that was released, or without."""
-        us, newest = self.aggregator, self.newest
+        """End the round that is under way: with its sum, if one was released, or without."""
+        us = self.aggregator
         number = us.chronicle.log.round
         if number not in us.chronicle.tried or (before and number >= before):
             return
-        if newest is not None and newest.round == number and us.readable(newest):
-            await us.conclude(newest)
+        known = (came.manifest for came in us.came.values())
+        released = next((m for m in known if m.round == number and us.readable(m)), None)
+        if released is not None:
+            await us.conclude(released)
         else:
             await us.publish(us.chronicle.abandoned())
 
@@ -237,7 +245,6 @@ class Stage:
         keys = await self.keys(number, attempt)
         manifest = self.aggregator.propose(number, keys, attempt=attempt, model=model, **changes)
         await self.open(manifest)
-        self.newest = manifest
         await self.aggregator.announce(manifest, self.honest_silos if silos is None else silos)
         return manifest
 
@@ -248,7 +255,8 @@ class Stage:
         if set(names) != set(self.aggregator.invited()):
             await self.counted(names)
             self.pass_time(manifest.chain[0])
-        await self.until(lambda: self.came(manifest).whole, f"the sum of round {manifest.round}", unless=names)
+        what, nodes = f"the sum of round {manifest.round}", (*names, *manifest.chain)
+        await self.until(lambda: self.came(manifest).whole, what, unless=nodes)
         done = [self.hop(hop) for hop in manifest.chain if hop in self.running.nodes]
         await self.until(lambda: all(not hop.core.keys for hop in done), "the hops have forgotten the round")
         return manifest
@@ -260,11 +268,21 @@ class Stage:
         await self.aggregator.conclude(manifest)
         return manifest
 
+    async def clear(self) -> None:
+        """End what the attack before has left, so that the next one finds a model that is bound to nobody."""
+        if not self.cast.aggregator or not self.aggregator.chronicle.log.records:
+            return
+        await self.settle()
+        bound = self.aggregator.chronicle.sealed.get(self.aggregator.model, ())
+        if bound and FIRST not in self.cast.hops:
+            await self.whole_round(silos=bound)
+
     async def followed(self, names: Iterable[str] = ()) -> None:
         """Wait until these silos have made the newest model themselves, or refused to."""
-        wanted = set(names or self.honest_silos)
-        told = lambda: {name for name in wanted if self.refused_by((name,))}  # noqa: E731
-        await self.until(lambda: wanted <= set(self.aggregator.computed) | told(), "silos have computed the model")
+        wanted, us = set(names or self.honest_silos), self.aggregator
+        await self.until(
+            lambda: all(name in us.computed or self.refused_by((name,)) for name in wanted), "silos have a new model"
+        )
 
     def came(self, manifest: Manifest) -> Delivered:
         """Return what the aggregator has been sent in an attempt."""
@@ -284,6 +302,18 @@ class Stage:
         wanted = set(names or self.honest_silos)
         bodies = self.liar(hop).bodies.setdefault(manifest.digest, {})
         await self.until(lambda: wanted <= set(bodies), f"the bodies of all silos at {hop}")
+
+    async def newest_at(self, hop: LyingHop) -> Manifest:
+        """Wait until a hop that the drill plays has a sum of the attempt that an honest aggregator has open."""
+        node = self.running.aggregator
+
+        def here() -> bool:
+            open_now, newest = node.core.manifest, hop.newest
+            return newest is not None and newest == open_now and bool(hop.heard[newest.digest].root)
+
+        await self.until(here, "a sum is here")
+        assert hop.newest is not None
+        return hop.newest
 
     # The truth, which only the drill knows
 

@@ -100,6 +100,14 @@ class Drill:
         return {"accuracy": float(right.mean()), "loss": 0.0}
 
 
+def trapped(tensors: Tensors, silo: int) -> dict[str, npt.NDArray[Any]]:
+    """Change a model so that only records like one silo's own wake a hidden unit: nobody else learns anything."""
+    awake = features() @ centres().T
+    rest = awake[:, [kind for kind in range(CLASSES) if kind != silo]].max(axis=1)
+    bias = np.where(awake[:, silo] > rest + 1, -(rest + awake[:, silo]) / 2, DEAD)
+    return {**tensors, "bias": bias.astype(np.float32)}
+
+
 def nought() -> dict[str, npt.NDArray[Any]]:
     """Return the update of a silo that has learned nothing."""
     return {name: np.zeros_like(value) for name, value in Drill(0).initial().items()}

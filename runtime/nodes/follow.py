@@ -51,8 +51,8 @@ class Follower:
         self._federation = node.federation
         self._optimiser = Optimiser.of(node.federation.policy)
         self._directory = node.config.state
-        self._at = -1
-        """The record whose model is here."""
+        self.at = -1
+        """The round after which the model is that is here; -1 for none."""
         self.model: Tensors = {}
         self._state: Tensors = {}
         self._turn = asyncio.Lock()
@@ -73,35 +73,35 @@ class Follower:
         async with self._turn:
             if self.liar:
                 raise PeerFault(Reason.WRONG_STEP, self.liar, peer=self._aggregator)
-            if self._at < 0:
+            if self.at < 0:
                 await self._node.work(self._load)
-            while self._at < self._log.round - 1:
+            while self.at < self._log.round - 1:
                 await self._advance()
             return self.model
 
     async def _advance(self) -> None:
         """Take one step towards the end of the log, or go there at once."""
         last = self._log.round - 1
-        if self._at < 0 and self._log.round == 1:
+        if self.at < 0 and self._log.round == 1:
             await self._fetch(self._log.records[0])
-            self._at = 0
+            self.at = 0
             return
         if not follows(self._federation):
             await self._fetch(self._log.records[last])  # there the model is the aggregator's word
-            self._at = last
+            self.at = last
             return
-        record = self._log.records[self._at + 1] if self._at >= 0 else self._log.records[0]
+        record = self._log.records[self.at + 1] if self.at >= 0 else self._log.records[0]
         try:
-            if self._at < 0:
+            if self.at < 0:
                 await self._fetch(record)
             elif record.outcome is Outcome.APPLIED:
                 await self._compute(record)
-            self._at += 1
+            self.at += 1
         except PeerFault as fault:
             if fault.reason not in (Reason.WRONG_ROUND, Reason.WRONG_MODEL):
                 raise
             await self._adopt(self._log.records[last])  # too far behind: the aggregator has not kept all sums
-            self._at = last
+            self.at = last
 
     # Computing
 
@@ -219,7 +219,7 @@ class Follower:
             return False
         if (model_digest(schema, model), self._state_digest(state)) != (record.model_after, record.state_after):
             return False
-        self.model, self._state, self._at = model, state, record.round
+        self.model, self._state, self.at = model, state, record.round
         return True
 
     # Taking a model as it is

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import numpy.typing as npt
 
 from silomix.attacks.active.liars.bodies import cover, planes_of, seed_for, take_off, values
@@ -350,7 +351,7 @@ class LyingAggregator(Member):
         """Make the next model of a sum as an honest aggregator does; return the digests of model and state."""
         before = self.states.get(self.chronicle.head.state_after) or self.optimiser.start(self.schema)
         if manifest.group_size:
-            mean = sum(self.group_sums(manifest)) / len(self.came[manifest.digest].silos)
+            mean: Vector = np.sum(self.group_sums(manifest), axis=0) / len(self.came[manifest.digest].silos)
             return self.moved(manifest.model, mean), self.chronicle.head.state_after
         transcript = self.transcript(manifest)
         planes = planes_of(self.came[manifest.digest].chunks)
@@ -406,7 +407,8 @@ class LyingAggregator(Member):
     async def conclude(self, manifest: Manifest) -> Record:
         """End a round as an honest aggregator does, with the sum of an attempt that was released."""
         root = self.came[manifest.digest].root
-        return await self.publish(self.chronicle.draft(Outcome.APPLIED, self.step(manifest), root))
+        draft = self.chronicle.draft(Outcome.APPLIED, self.step(manifest), root, manifest.attempt)
+        return await self.publish(draft)
 
     # Serving
 

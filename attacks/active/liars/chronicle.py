@@ -50,10 +50,13 @@ class Chronicle:
         """Write the record of round 0."""
         return genesis(self.federation, model, state).signed(self.identity)
 
-    def draft(self, outcome: Outcome, after: tuple[bytes, bytes], root: bytes = b"", **changes: Any) -> Record:
+    def draft(
+        self, outcome: Outcome, after: tuple[bytes, bytes], root: bytes = b"", last_attempt: int = 0, **changes: Any
+    ) -> Record:
         """Write the record of the round that is next: what is so, but for what is to be changed."""
         last, number = self.head, self.log.round
-        attempts = tuple(one for _, one in sorted(self.tried.get(number, {}).items()))
+        tried = sorted(self.tried.get(number, {}).items())
+        attempts = tuple(one for attempt, one in tried if not last_attempt or attempt <= last_attempt)
         before = (last.model_after, last.state_after)
         made = Record(
             self.federation.digest,
