@@ -22,6 +22,8 @@ from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - with a name of its own, for its owner alone
+"""Where there is one, federations live there: they write much, durably, and are gone in a moment."""
 SILOS, HOPS = 6, 3
 VICTIM = "silo-03"
 """Whose update the adversary is after."""
@@ -61,7 +63,7 @@ class Stage:
         """`without` is the rule that is switched off, for nodes in processes of their own."""
         self.cast, self.witness = cast, witness
         TRAINED.clear()
-        self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-"))
+        self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-", dir=MEMORY if MEMORY.is_dir() else None))
         self.federation = create(self.home / "f", SILOS, HOPS, policy=policy(**dict(cast.policy)), name="drill")
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
@@ -272,6 +274,7 @@ class Stage:
         """End what the attack before has left, so that the next one finds a model that is bound to nobody."""
         if not self.cast.aggregator or not self.aggregator.chronicle.log.records:
             return
+        self.mark()
         await self.settle()
         bound = self.aggregator.chronicle.sealed.get(self.aggregator.model, ())
         if bound and FIRST not in self.cast.hops:

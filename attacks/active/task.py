@@ -5,6 +5,7 @@ silo has records of a class of its own and of classes that all of them have, so 
 something that sets each apart. Training is repeatable: whoever knows silo, model and round knows the update.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,13 +66,7 @@ class Drill:
 
     def initial(self) -> dict[str, npt.NDArray[Any]]:
         """Return the model that round 1 begins with: one that has learned a little, as most models in use have."""
-        output = np.random.default_rng(74).normal(scale=0.1, size=(HIDDEN, CLASSES)).astype(np.float32)
-        model: dict[str, npt.NDArray[Any]] = {"output": output, "bias": np.zeros(HIDDEN, np.float32)}
-        teachers = [Drill(silo) for silo in range(TEACHERS)]
-        for round_ in range(WARM_ROUNDS):
-            learned = [teacher.learn(model, 10**6 + round_) for teacher in teachers]
-            model = {name: np.stack([one[name] for one in learned]).mean(axis=0, dtype=np.float32) for name in model}
-        return model
+        return {name: value.copy() for name, value in _warmed_up().items()}
 
     def train(self, tensors: Tensors, round: int) -> Trained:  # noqa: A002 - the name of the protocol
         """Learn, and leave a note of it: a model that is tried again in a later round is not trained on again."""
@@ -111,6 +106,17 @@ def trapped(tensors: Tensors, silo: int) -> dict[str, npt.NDArray[Any]]:
 def nought() -> dict[str, npt.NDArray[Any]]:
     """Return the update of a silo that has learned nothing."""
     return {name: np.zeros_like(value) for name, value in Drill(0).initial().items()}
+
+
+@functools.cache
+def _warmed_up() -> dict[str, npt.NDArray[Any]]:
+    output = np.random.default_rng(74).normal(scale=0.1, size=(HIDDEN, CLASSES)).astype(np.float32)
+    model: dict[str, npt.NDArray[Any]] = {"output": output, "bias": np.zeros(HIDDEN, np.float32)}
+    teachers = [Drill(silo) for silo in range(TEACHERS)]
+    for round_ in range(WARM_ROUNDS):
+        learned = [teacher.learn(model, 10**6 + round_) for teacher in teachers]
+        model = {name: np.stack([one[name] for one in learned]).mean(axis=0, dtype=np.float32) for name in model}
+    return model
 
 
 def _softmax(logits: Matrix) -> Matrix:

@@ -196,7 +196,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self._body = (name, body)
             return
         await self.work(self.frozen.clear)  # now, while nobody waits for it
-        model = await self.follower.follow()
+        model = await self.follower.follow(manifest.model)
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:

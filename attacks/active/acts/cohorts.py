@@ -1,5 +1,6 @@
 """R3 and the cohort: two sums that differ by one silo give it away, and so does a sum over one."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST
@@ -56,18 +57,16 @@ async def second_cohort(stage: Stage) -> Loot:
 @attack("two-cohorts-in-one-attempt", Rule.R3, WITH_HOP, Outcome.REFUSED, WITH_FIRST, bites=False)
 async def two_cohorts_in_one_attempt(stage: Stage) -> Loot:
     """Hop 1 closes the cohort twice in one attempt, once with the victim and once without."""
-    manifest, hop, node = await stage.begin(), stage.liar(FIRST), stage.hop(SECOND)
+    manifest, hop = await stage.begin(), stage.liar(FIRST)
     await stage.submitted(manifest, FIRST)
-    trails = set()
-    for silos in (stage.honest_silos, _others(stage)):
-        try:
-            await hop.stream(SECOND, "Relay", hop.passed(manifest, silos).frames())
-        except Refused:
-            continue
-        if node.core.attempt is not None:
-            trails.add(stage.came(manifest).silos)
-    gained = len(trails) > 1
-    return stage.loot_for("already_released", gained, "cohorts that shuffler-2 has passed on", cohorts=len(trails))
+    all_of_them = hop.passed(manifest, stage.honest_silos)
+    passed = 0
+    for one in (replace(all_of_them, chunks=(), whole=False), hop.passed(manifest, _others(stage)), all_of_them):
+        with suppress(Refused):  # the first of them ends early, when shuffler-2 has closed for it
+            await hop.stream(SECOND, "Relay", one.frames())
+            passed += 1
+    gained = passed > 1 or stage.came(manifest).silos == _others(stage)
+    return stage.loot_for("already_released", gained, "cohorts that shuffler-2 has passed on", cohorts=passed)
 
 
 @attack("regrouping", Rule.R3, WITH_HOP, Outcome.REFUSED, GROUPED)

@@ -7,6 +7,7 @@ from silomix.attacks.active.liars.aggregator import told_of
 from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, ROUNDS, SECOND, VICTIM, Stage
+from silomix.runtime.core.protocol.release import Signatures
 from silomix.runtime.core.protocol.roundlog import Outcome as Ended
 from silomix.runtime.core.protocol.roundlog import Record, countersign_digest, genesis
 
@@ -172,16 +173,24 @@ async def second_genesis(stage: Stage) -> Loot:
 @attack("record-without-hops", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def record_without_hops(stage: Stage) -> Loot:
     """Silos are shown a record that no hop has stored: without signatures, with one, and with forged ones."""
-    us, silo = stage.aggregator, stage.silo(VICTIM)
+    us = stage.aggregator
     await stage.settle()
-    number = us.chronicle.log.round
-    record = us.chronicle.draft(Ended.ABANDONED, (us.chronicle.head.model_after, us.chronicle.head.state_after))
+    number, head = us.chronicle.log.round, us.chronicle.head
+    record = us.chronicle.draft(Ended.ABANDONED, (head.model_after, head.state_after))
     own = us.identity.sign(countersign_digest(record.digest, FIRST))
-    for forged in ((), ((FIRST, own),), tuple((hop, own) for hop in stage.federation.chain), ((SECOND, own),) * 3):
-        stage.mark()
-        await us.tell({VICTIM: told_of(replace(record, countersignatures=forged))})
-        await stage.within(SAYS_S, lambda: stage.refused_by((VICTIM,)) or silo.core.log.round > number)
-    fell = silo.core.log.round > number
-    return stage.loot(
-        fell, "a silo with a record of its own" if fell else "nothing", records=silo.core.log.round - number
+    forged: tuple[Signatures, ...] = (
+        (),
+        ((FIRST, own),),
+        tuple((hop, own) for hop in stage.federation.chain),
+        ((SECOND, own),) * 3,
     )
+    told = dict(zip(stage.honest_silos, forged, strict=False))
+    await us.tell({name: told_of(replace(record, countersignatures=signed)) for name, signed in told.items()})
+    logs = {name: stage.silo(name).core.log for name in told}
+    await stage.until(
+        lambda: all(stage.refused_by((name,)) or log.round > number for name, log in logs.items()), "they have decided"
+    )
+    fell = [name for name, log in logs.items() if log.round > number]
+    said = f"silos with a record of their own: {', '.join(fell) or 'none'}"
+    await us.tell(dict.fromkeys(told, told_of(head)))  # known already: they go on
+    return stage.loot(bool(fell), said, tried=len(told), silos=len(fell))

@@ -229,6 +229,7 @@ async def wrong_sum_for_one_silo(stage: Stage) -> Loot:
     """The victim alone is given another sum, pad, seed, cohort or manifest to compute the model with."""
     us, follower = stage.aggregator, stage.silo(VICTIM).follower
     await stage.whole_round()
+    await stage.followed()
     us.sum_answer = lambda silo, round_: _busy() if silo == VICTIM else us.sum_parts(silo, round_)
     fell: list[str] = []
     try:

@@ -66,7 +66,7 @@ async def different_models_with_a_hop(stage: Stage) -> Loot:
     )
     hop.bodies[real.digest].update(hop.bodies[crippled.digest])
     try:
-        await hop.stream(SECOND, "Relay", hop.passed(real, hop.bodies[real.digest]).frames())
+        await hop.stream(SECOND, "Relay", hop.passed(real, tuple(hop.bodies[real.digest])).frames())
         await us.release(real)
     except Refused:
         return stage.loot(False, "no sum: nobody else takes the other model")

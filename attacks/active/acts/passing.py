@@ -164,8 +164,8 @@ async def tampered_sum(stage: Stage) -> Loot:
     """A hop adds an error to the sum: at level semi-honest nobody finds it, and the hop learns nothing by it."""
     hop, node = stage.liar(LAST), stage.running.aggregator
     hop.deliver = hop.in_suspense
-    done = len(node.history)
     manifest = await stage.newest_at(hop)
+    done = len(node.history)
     before = flat(node.schema, node.tensors)
 
     def change(planes: Bytes) -> Bytes:
