@@ -400,7 +400,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         wanted = partial(self._is_in, core.Phase.READY, ready.manifest)
         answer = await self._until_answered(hop, wanted, call, GIVEN_UP)
         if isinstance(answer, services_pb2.AgreeResponse):
-            await self._tell_core(hop, core.AgreedIn(hop, ready.manifest, answer.signature))
+            await self._tell_core(hop, partial(core.AgreedIn, hop, ready.manifest, answer.signature))
         elif answer is not None:
             await self.insist(core.HopLost(hop, ready.manifest, str(answer), self.clock()))
 
@@ -414,8 +414,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
         answer = await self._until_answered(hop, partial(self._is_in, core.Phase.REVEALING, manifest), call, GIVEN_UP)
         if isinstance(answer, services_pb2.RevealResponse):
-            pad = Secret(fixed_field(answer.pad, SEED_BYTES, "a pad"))
-            await self._tell_core(hop, core.PadIn(hop, manifest, pad))
+            await self._tell_core(hop, lambda: core.PadIn(hop, manifest, _pad(answer)))
         elif answer is not None:
             await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
 
@@ -444,8 +443,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 return
             if answer.records > record.round:
                 self._hop(hop, "ready")
-                await self._tell_core(hop, core.CountersignedIn(hop, record.digest, answer.signature, self.clock()))
+                said = partial(core.CountersignedIn, hop, record.digest, answer.signature, self.clock())
+                await self._tell_core(hop, said)
                 return
+            if answer.records == start:  # it was sent what it said it lacks, and took none of it
+                await self.insist(core.HopFailed(hop, f"it does not store record {start}", self.clock()))
+                await asyncio.sleep(RETRY_S)
             start = answer.records
 
     def _wants_stored(self, record: Record) -> bool:
@@ -453,9 +456,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         last = self.core.log.last
         return last is not None and last.digest == record.digest and self.core.phase is not FINISHED
 
-    async def _tell_core(self, hop: str, event: core.Event) -> None:
+    async def _tell_core(self, hop: str, said: Callable[[], core.Event]) -> None:
         try:
-            await self.insist(event)
+            await self.insist(said())
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
             self.log.fault("what a hop answered does not hold", fault, peer=hop)
@@ -734,6 +737,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if not self.present[peer]:
                 del self.present[peer]
             self.metrics.silos_present(len(self.present))
+
+
+def _pad(answer: services_pb2.RevealResponse) -> Secret:
+    return Secret(fixed_field(answer.pad, SEED_BYTES, "a pad"))
 
 
 class _Service:

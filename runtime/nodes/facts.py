@@ -48,10 +48,9 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
         case shuffler.Forked():
             _write_fork(journal, fact.known, fact.other)
         case shuffler.KeysMade():
-            keys = {name: secret.value.hex() for name, secret in fact.keys}
-            journal.put("keys", fact.round, str(fact.attempt), json.dumps(keys).encode())
+            journal.secrets.put("keys", fact.round, str(fact.attempt), fact.keys)
         case shuffler.KeysGone():
-            journal.forget("keys", fact.round, str(fact.attempt))
+            journal.secrets.forget("keys", fact.round, str(fact.attempt))
         case shuffler.Accused():
             journal.put("accused", fact.round, fact.evidence.silo, write_evidence(fact.evidence).SerializeToString())
 
@@ -62,9 +61,8 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
         yield shuffler.Stored(record)
     for known, other in read_forks(journal):
         yield shuffler.Forked(known, other)
-    for round_, attempt, value in journal.facts("keys"):
-        keys = ((name, Secret(bytes.fromhex(secret))) for name, secret in json.loads(value).items())
-        yield shuffler.KeysMade(round_, int(attempt), tuple(keys))
+    for round_, attempt, keys in journal.secrets.lots("keys"):
+        yield shuffler.KeysMade(round_, int(attempt), keys)
     for round_, attempt, _ in journal.facts("closed"):
         yield shuffler.Closed(round_, int(attempt))
     for round_, manifest, value in journal.facts("padded"):

@@ -439,11 +439,17 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 effects = await self.step(core.RecordIn(record))
             except Fork as fork:
                 await self.step(core.ForkSeen(fork))
-                self.metrics.forked()
-                self.log.error(f"FORK: {fork.message}; both records are kept as evidence", reason=str(fork.reason))
+                self._say_forked(fork)
                 raise
+            for effect in effects:
+                if isinstance(effect, Remember) and isinstance(effect.fact, core.Forked):
+                    self._say_forked(Fork(effect.fact.known, effect.fact.other))
             signature = next((e.signature for e in effects if isinstance(e, core.Countersign)), b"")
         return services_pb2.StoreResponse(records=log.round, signature=signature)
+
+    def _say_forked(self, fork: Fork) -> None:
+        self.metrics.forked()
+        self.log.error(f"FORK: {fork.message}; both records are kept as evidence", reason=str(fork.reason))
 
     def before(self) -> tuple[str, ...]:
         """Whose sums may come: the hop before this one in the open attempt, and in the last that came through."""

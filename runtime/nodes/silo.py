@@ -130,9 +130,13 @@ class SiloNode(Driver[core.Event, core.Effect]):
             return
         last = records[-1]
         self.metrics.head(last.round)
-        missed = last.outcome is Outcome.APPLIED and self.config.name not in last.silos
-        if missed and not self.core.joined.get(last.round) and self.config.name in self._drawn(last):
+        if last.outcome is not Outcome.APPLIED or self.config.name in last.silos:
+            return
+        if not self.core.joined.get(last.round) and self.config.name in self._drawn(last):
             self.log.warning("a round ran without this silo, which was never told of it", round=last.round)
+        elif self.core.counted == last.attempts[-1].manifest:
+            hop = last.attempts[-1].chain[0]
+            self.log.warning(f"{hop} gave a receipt for this silo's body and left it out", round=last.round, peer=hop)
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
@@ -195,7 +199,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self._body = (name, body)
             return
         await self.work(self.frozen.clear)  # now, while nobody waits for it
-        model = await self.follower.follow()
+        model = await self.follower.follow(manifest.model)
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
