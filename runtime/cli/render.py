@@ -57,6 +57,12 @@ def _add_k8s(kinds: Commands, json_flag: Callable[[argparse.ArgumentParser], Non
         "--image", default="", type=_reference, help="for shufflers and the aggregator (default: silomix:VERSION)"
     )
     cmd.add_argument("--train-image", default="", type=_reference, help="for silos (default: silomix-train:VERSION)")
+    cmd.add_argument(
+        "--image-pull-secret", action="append", default=[], type=_object, metavar="SECRET", help="may be repeated"
+    )
+    cmd.add_argument(
+        "--volume-size", default="20Gi", type=_quantity, help="of each node's state; fixed once applied (%(default)s)"
+    )
     cmd.add_argument("--storage-class", default="", type=_object, help="of the volumes (default: the cluster's)")
     cmd.add_argument(
         "--cert-manager", default="", type=_object, metavar="ISSUER", help="TLS from this Issuer, not from files"
@@ -75,6 +81,13 @@ def _add_k8s(kinds: Commands, json_flag: Callable[[argparse.ArgumentParser], Non
     cmd.add_argument("--parameters", type=positive, metavar="N", help="of the model (default: the initial model's)")
     cmd.add_argument(
         "--data-claim", default="", type=_object, help="PersistentVolumeClaim with a silo's records, shown in /data"
+    )
+    cmd.add_argument(
+        "--initial-model-claim",
+        default="",
+        type=_object,
+        metavar="CLAIM",
+        help="PersistentVolumeClaim with initial.safetensors, to begin with (default: the task makes it)",
     )
     cmd.add_argument("--silo-cpu", default="1", type=_quantity, help="what training takes (default: %(default)s)")
     cmd.add_argument(
@@ -99,7 +112,7 @@ def _peer(text: str) -> tuple[str, str]:
 
 
 def _k8s(args: argparse.Namespace) -> int:
-    from silomix.runtime.render.k8s import Cluster, keys, render
+    from silomix.runtime.render.k8s import Cluster, Wants, keys, remarks, render
     from silomix.runtime.render.source import RenderError, load_source, write
 
     source = load_source(args.federation, args.parameters)
@@ -115,14 +128,19 @@ def _k8s(args: argparse.Namespace) -> int:
         image=args.image,
         train_image=args.train_image,
         storage_class=args.storage_class,
-        issuer=args.cert_manager,
+        volume_size=args.volume_size,
         pod_monitor=args.pod_monitor,
         prometheus_namespace=args.prometheus_namespace or "monitoring",
         cidrs=cidrs,
-        proxy=args.proxy,
-        data_claim=args.data_claim,
-        silo_cpu=args.silo_cpu,
-        silo_memory=args.silo_memory,
+        wants=Wants(
+            issuer=args.cert_manager,
+            proxy=args.proxy,
+            data_claim=args.data_claim,
+            model_claim=args.initial_model_claim,
+            pull_secrets=tuple(args.image_pull_secret),
+            silo_cpu=args.silo_cpu,
+            silo_memory=args.silo_memory,
+        ),
     )
     files = render(source, cluster)
     here, missing = keys(source, cluster)
@@ -134,12 +152,15 @@ def _k8s(args: argparse.Namespace) -> int:
             "files": sorted(str(path) for path in files),
             "keys": sorted(str(path) for path in here),
             "missing_keys": sorted(str(path) for path in missing),
+            "remarks": remarks(source, cluster),
         }
         say_json(found)
         return 0
     say(f"{args.out}: {len(files)} files, {len(here)} private")
     for path in missing:
         say(f"missing: {args.out / path}, which its owner has to put there")
+    for remark in remarks(source, cluster):
+        say(remark)
     say(f"then: kubectl apply -k {args.out / overlay}")
     return 0
 

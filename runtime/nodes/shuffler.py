@@ -48,6 +48,7 @@ from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
+from silomix.runtime.store.files import naming
 from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
@@ -93,8 +94,9 @@ class Spool:
         self.digests.append(digest)
         if self._file is None:
             self._file = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
-        for plane in chunk.planes:
-            self._file.write(plane)
+        with naming(self.path):
+            for plane in chunk.planes:
+                self._file.write(plane)
 
     def _check_values(self, residues: Residues, index: int) -> None:
         """Where residues are in clear, check that each value is one that a silo can have."""
@@ -117,7 +119,8 @@ class Spool:
                 f"{self.header.silo} ended after {len(self.digests)} of {self.layout.chunks} chunks",
                 peer=self.header.silo,
             )
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
         return body_root(self.digests)
 
     def add_to(self, total: Bytes) -> None:
@@ -179,6 +182,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods)
         server.answer_for_attempt(self._open_attempt)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             await self.keep_time(core.Tick, lambda: False)
