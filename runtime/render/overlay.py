@@ -36,7 +36,7 @@ class Cluster:
 
 def overlay(nodes: Mapping[str, Role], source: Source, cluster: Cluster) -> Files:
     """Make the files of an overlay, for the nodes that run in its cluster."""
-    proxy = _proxy(cluster.wants.proxy) if cluster.wants.proxy else None
+    proxy = proxy_of(cluster.wants.proxy) if cluster.wants.proxy else None
     around = Surroundings(frozenset(nodes), cluster.cidrs, cluster.prometheus_namespace, proxy)
     alone = cluster.overlay != ALL_IN_ONE
     files: Files = {
@@ -66,7 +66,8 @@ def overlay(nodes: Mapping[str, Role], source: Source, cluster: Cluster) -> File
     return files
 
 
-def _proxy(url: str) -> tuple[str, int]:
+def proxy_of(url: str) -> tuple[str, int]:
+    """Read an HTTP proxy's address: its host and port."""
     found = urlsplit(url)
     try:
         if found.scheme == "http" and found.hostname and found.port and found.path in ("", "/"):

@@ -69,7 +69,6 @@ class Wants:
 
 def pod_spec(name: str, role: Role, source: Source, wants: Wants) -> Document:
     """Make the pod, with no way to change anything but its own volume."""
-    trains = role is Role.SILO or bool(source.settings(name).get("evaluate"))
     mounts = [
         _mount("federation", FEDERATION_PATH, read_only=True),
         _mount("node", NODE_PATH, read_only=True),
@@ -95,12 +94,12 @@ def pod_spec(name: str, role: Role, source: Source, wants: Wants) -> Document:
         ports.insert(0, {"name": "grpc", "containerPort": source.port(name)})
     container = {
         "name": "silomix",
-        "image": TRAIN_IMAGE if trains else IMAGE,
+        "image": TRAIN_IMAGE if trains(name, role, source) else IMAGE,
         "command": _command(role),
         **({"env": [{"name": "https_proxy", "value": wants.proxy}]} if wants.proxy else {}),
         "ports": ports,
         **_probes(role),
-        "resources": _resources(name, role, source, wants),
+        "resources": resources(name, role, source, wants),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
@@ -162,7 +161,13 @@ def _probes(role: Role) -> Document:
     return found
 
 
-def _resources(name: str, role: Role, source: Source, wants: Wants) -> Document:
+def trains(name: str, role: Role, source: Source) -> bool:
+    """Whether a node needs the task, and with it the larger image."""
+    return role is Role.SILO or bool(source.settings(name).get("evaluate"))
+
+
+def resources(name: str, role: Role, source: Source, wants: Wants) -> Document:
+    """What a node asks its machine for, by the capacity formula."""
     need = needs(place_of(name, role, source.federation), source.load)
     memory = need.memory_bytes
     if role is Role.SILO:
