@@ -107,7 +107,7 @@ def test_a_node_is_what_the_renderer_makes_it(role: str, place: Path) -> None:
     base = Path("base")
     assert maps[f"{NODES[role]}-node"]["node.toml"].encode() == rendered[base / NODES[role] / "node.toml"]
     shared = {name: data.encode() for name, data in maps[f"{NODES[role]}-federation"].items()}
-    assert shared == {name: rendered[base / name] for name in ("federation.toml", "ca.pem")}
+    assert shared == {str(path): rendered[base / path] for path in source(host=ELSEWHERE).public_files()}
 
 
 def test_no_key_is_in_a_releases_values(place: Path) -> None:
