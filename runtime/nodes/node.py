@@ -30,6 +30,7 @@ from silomix.runtime.observe.events import Events
 from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
 from silomix.runtime.observe.pulse import Pulse
+from silomix.runtime.observe.traces import Traces
 from silomix.runtime.store.journal import Journal
 
 GRACE_S = 5.0
@@ -67,6 +68,9 @@ class Node:
         self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
         self.metrics.disk(config.state.directory)
         self.pulse = Pulse()
+        self.traces = Traces(config, self.log)
+        self.metrics.on_attempt, self.metrics.on_phase = self.traces.attempt, self.traces.phase
+        self.metrics.on_round = self.traces.round
         self.events = Events(config, self.log, self.metrics)
         self.metrics.on_rejected = self.events.refused
         self.capture = (
@@ -132,6 +136,7 @@ class Node:
         self.workers.shutdown(wait=False, cancel_futures=True)
         if self.capture is not None:
             self.capture.close()
+        await asyncio.to_thread(self.traces.close)
         self.journal.close()
 
     async def work(self, run: Callable[..., T], *arguments: object) -> T:

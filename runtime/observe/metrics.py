@@ -57,7 +57,7 @@ class Metrics:
         """Training figures exist only on request, since whoever reads them can attack the silo."""
         self.role = Role(role)
         self.registry = registry = CollectorRegistry()
-        self._number = 0
+        self._number = self._try = 0
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"silomix_{name}", text, labels, registry=registry)
@@ -125,6 +125,12 @@ class Metrics:
         self._size = gauge("disk_size_bytes", "Room that there is where this node keeps its state; NaN if unknown.")
         self._free.set(math.nan)
         self._size.set(math.nan)
+        self.on_phase: Callable[[str, float, int, int], None] | None = None
+        """Who else hears of phases that are over: which, how long, of which round and attempt."""
+        self.on_round: Callable[[float, int, int], None] | None = None
+        """Who else hears of rounds that are over: how long, which, with which attempt."""
+        self.on_attempt: Callable[[int, int], None] | None = None
+        """Who else hears of attempts that begin."""
         self.on_rejected: Callable[[Reason], None] | None = None
         """Who else hears of refusals: every one of them passes here."""
 
@@ -173,8 +179,11 @@ class Metrics:
         if number != self._number:
             self._number = number
             self._round_start.set(time.time())
+        self._try = attempt
         self._round.set(number)
         self._attempt.set(attempt)
+        if self.on_attempt is not None:
+            self.on_attempt(number, attempt)
 
     def finished(self) -> None:
         """Tell that no round is under way any more: nobody need wait for the next."""
@@ -196,10 +205,14 @@ class Metrics:
         if phase not in get_args(Phase):
             raise ValueError(f"no such phase: {phase!r}")
         self._phase.labels(phase).observe(seconds)
+        if self.on_phase is not None:
+            self.on_phase(phase, seconds, self._number, self._try)
 
     def round_took(self, seconds: float) -> None:
         """Observe a whole round, all of its attempts included."""
         self._round_seconds.observe(seconds)
+        if self.on_round is not None:
+            self.on_round(seconds, self._number, self._try)
 
     def cohort(self, size: int) -> None:
         """Tell how many silos were in the last cohort: the smaller, the less each of them is hidden."""

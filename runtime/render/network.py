@@ -8,6 +8,7 @@ where nobody has said which, any address may be dialled on the peer's port, and 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from silomix.runtime.config.keys import MQTT_KEYS
 from silomix.runtime.net.edges import dialled_by, diallers_of
@@ -69,7 +70,7 @@ def edges(source: Source, around: Surroundings) -> list[Document]:
 
 
 def _rules(name: str, source: Source, around: Surroundings) -> Document:
-    """Say who may dial a node and whom it may dial; with its metrics for Prometheus, and its broker."""
+    """Say who may dial a node and whom it may dial; with its metrics for Prometheus, its broker, its collector."""
     federation = source.federation
     ingress: list[Document] = []
     if callers := diallers_of(name, federation):
@@ -89,6 +90,9 @@ def _rules(name: str, source: Source, around: Surroundings) -> Document:
     if broker := source.settings(name).get("mqtt"):
         port = broker.get("port", MQTT_KEYS["port"].default)
         egress.append({"to": _somewhere(str(broker["host"])), "ports": _port(port)})
+    if collector := source.settings(name).get("traces"):
+        there = urlsplit(str(collector))
+        egress.append({"to": _somewhere(there.hostname or ""), "ports": _port(there.port or 0)})
     return {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
 
 
