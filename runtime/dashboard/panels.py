@@ -292,7 +292,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Room on the disk, by node",
         "What is left where a node keeps its state. A node without any holds rounds up until there is room again.",
-        Kind.LINES,
+        PanelKind.LINES,
         (
             Query(
                 _named('silomix_disk_free_bytes{job="$job"} / silomix_disk_size_bytes{job="$job"}', ".+"),
