@@ -147,6 +147,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
         server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())

@@ -616,8 +616,10 @@ def test_an_aggregator_that_restarts_loses_no_round_and_applies_none_twice(tmp_p
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One silo's spool does not fit: it hears so and tries again; the others do not notice."""
+def test_a_full_disk_at_hop_1_gives_no_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One silo's spool does not fit: it hears so and tries again; the log names the file; the others do not notice."""
     federation = make(tmp_path / "f", 4, 1)
     full = {"silo-04": 2}
     make_spool = Spool.__init__
@@ -636,6 +638,7 @@ def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pyte
             error = await refusal(lambda: us.submit(body.frames()))
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert "cannot write" in (error.details() or "")
+            assert f"No space left on device: '{tmp_path}/f/shuffler-1/state/spool/" in caplog.text
             assert "silo-04" not in _counted(running)
             assert not [f for f in leftovers(tmp_path / "f") if f.startswith(body.header.digest.hex())]
             assert not shuffler(running).submitting.open["silo-04"]
