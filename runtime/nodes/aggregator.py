@@ -411,10 +411,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
         """Make the next model of the sum that came, and the next state of the server's optimiser."""
         manifest, policy = passage.manifest, self.federation.policy
-        mean = combine(passage.decode(size, self.federation.noise.slack), manifest.schema, policy.server)
+        groups = passage.decode(size, self.federation.noise.slack)
+        self.weighed(manifest, sum(group.weight for group in groups))
+        mean = combine(groups, manifest.schema, policy.server)
         change = manifest.update is UpdateKind.DELTA
         model, moments = step(self.optimiser, manifest.schema, self.tensors, mean, self.moments, change=change)
         return write_model(manifest.schema, model), model, moments
+
+    def weighed(self, manifest: Manifest, weight: int) -> None:
+        """Hear what the silos in a sum weigh together, in a worker thread and before the model is made."""
 
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:
