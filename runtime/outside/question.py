@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from silomix.runtime.config.load import load_federation
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import UserError
@@ -188,8 +187,3 @@ def check_examples(examples: int, policy: Policy) -> int:
             "more levels, or count in larger units, the same at every silo"
         )
     return int(examples)
-
-
-def federation_of(directory: Path) -> Federation:
-    """Read the federation file in a directory."""
-    return load_federation(directory)
