@@ -65,7 +65,7 @@ def changed(before: ArrayRecord, vector: npt.NDArray[np.floating], stay: Collect
 
 
 def question(message: Message) -> bytes:
-    """Hash what a client is asked: if two were sent different models or settings, their answers are not to be summed."""
+    """Hash what a client is asked: answers to different models or settings are not to be summed."""
     parts: list[str | bytes | int] = []
     for name, record in sorted(message.content.items()):
         parts += [name, type(record).__name__, len(record)]

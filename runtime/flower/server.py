@@ -81,7 +81,9 @@ class Protected(Grid):
             return self._train(sent, timeout)
         if "train" in kinds:
             raise UserError("messages to train and others were sent together: send them apart")
-        if not sent or self.evaluate:
+        if not sent:
+            return []
+        if self.evaluate:
             return list(self.grid.send_and_receive(sent, timeout=timeout))
         self._once(
             f"{' and '.join(sorted(kinds))} messages are not sent: replies would carry each client's own metrics. "

@@ -1,4 +1,4 @@
-"""A protected sum that somebody else's program drives: vectors in at silos, their mean and weight out at the aggregator.
+"""A protected sum that another program drives: vectors in at silos, their mean and weight out at the aggregator.
 
     outside.create(directory, silos, shufflers, values)    write a federation whose silos sum vectors of so many values
     outside.Silo(directory).submit(vector, round)          at a silo: hand in its vector

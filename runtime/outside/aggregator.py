@@ -51,7 +51,7 @@ class Sum:
 
 
 class Gate:
-    """Between the program that asks for sums and the node that makes them: which rounds may open, and which are over."""
+    """Between the program that asks for sums and the node: which rounds may open, and which are over."""
 
     def __init__(self) -> None:
         """No round may open yet."""
@@ -220,7 +220,7 @@ class Aggregator:
         return number
 
     def abandon(self, round: int) -> None:  # noqa: A002 - the protocol's word for it
-        """Give an open round up, if it is known that too few silos will hand anything in: the next one can be opened."""
+        """Give an open round up, if it is known that too few silos will hand anything in: the next can be opened."""
         with self.gate.changed:
             if self.gate.next > round or round > self.gate.allowed:
                 return

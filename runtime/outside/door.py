@@ -110,7 +110,7 @@ def submit(
     clip: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Hand a vector in at the door of the silo whose directory it is, as `Silo.submit` does in the silo's own process."""
+    """Hand a vector in at the door of a silo, as `Silo.submit` does in the silo's own process."""
     inbox, config = open_silo(load_node(Path(directory)))
     policy = config.federation.policy
     values = check_vector(vector, inbox, policy, clip=clip)

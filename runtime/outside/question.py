@@ -155,11 +155,11 @@ def check_vector(vector: object, asked: Question, policy: Policy, *, clip: bool)
     """Return a vector as it is sent, or say what is wrong with it: here, and not in a silo's log."""
     try:
         values = np.asarray(vector)
-        found = values.astype(NUMPY_TYPES[asked.dtype])
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise UserError(f"the vector is no array of numbers: {error}") from None
     if values.dtype.kind not in "fiub":
         raise UserError(f"the vector has values of type {values.dtype}; give real numbers")
+    found = values.astype(NUMPY_TYPES[asked.dtype])
     if values.shape != (asked.values,):
         raise UserError(
             f"the vector has the shape {values.shape}, and this federation sums vectors of shape ({asked.values},): "

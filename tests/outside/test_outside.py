@@ -171,7 +171,7 @@ def test_silos_that_were_asked_different_things_find_out_and_stop(tmp_path: Path
         (np.zeros((3, 1)), {}, r"the shape (3, 1)"),
         ([1, 2, np.nan], {}, "nan at position 2; give numbers"),
         ([1, 2, 10_000], {}, "10000 at position 2, and the policy's bound is 9999"),
-        (["a", "b", "c"], {}, "no array of numbers"),
+        (["a", "b", "c"], {}, "<U1; give real numbers"),
         ([1j, 1, 1], {}, "give real numbers"),
         ([1, 2, 3], {"examples": 0}, "examples = 0; give how many records"),
         ([1, 2, 3], {"examples": 51}, "weight_levels = 50 would cut that"),
