@@ -601,6 +601,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
         """
         means, size, received = self._means(manifest, ready, pads, passage)
+        self.weighed(manifest, sum(mean.weight for mean in means))
         model, moments = next_model(self.federation, manifest, means, self.tensors, self.moments)
         return write_model(manifest.schema, model), model, moments, size, received
 
@@ -622,6 +623,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         uncover(body, kept)
         size = len(kept.cohort.participants)
         return [decode(body, manifest, size, self.federation)], size, len(body)
+
+    def weighed(self, manifest: Manifest, weight: int) -> None:
+        """Hear what the silos in a sum weigh together, in a worker thread and before the model is made."""
 
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:

@@ -166,6 +166,7 @@ class Node:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
+            done.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody else asks for it
             if not self.stopping.is_set():
                 await asyncio.wait([done])  # a task is called once at a time
             raise
