@@ -220,7 +220,7 @@ class Policy:
     )
 
     def __post_init__(self) -> None:
-        if self.bound == "auto":  # as a file says it, and a program may
+        if str(self.bound) == "auto":  # as a file says it, and a program may
             object.__setattr__(self, "bound", AUTO)
 
     def cohort_of(self, silos: int) -> int:
