@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.core.protocol.federations import cohort, evidence, federation, fence, headers, manifest
+from tests.core.protocol.federations import cohort, evidence, federation, fence, headers, identity, manifest
 
 from silomix.runtime.capture import reader
 from silomix.runtime.capture.format import Direction, encode_record
@@ -26,6 +26,7 @@ from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, 
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
 from silomix.runtime.core.protocol.messages import Grouping, Receipt
+from silomix.runtime.core.protocol.roundlog import genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net import calls, wire
 from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, only_field, read_chunk
@@ -38,6 +39,7 @@ from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 REFUSALS = (Fault, UserError)
 F = federation()
+FIRST = genesis(F, bytes(32), bytes(32)).signed(identity("aggregator"))
 M = manifest(F, attempt=2, fences=(fence(F, "hop-3", 1, 1),))
 LAYOUT = layout(M)
 PLANES = 64
@@ -174,12 +176,21 @@ def written_facts() -> tuple[bytes, ...]:
     seen = Seen()
     head = headers(M, F)[0]
     for fact in (
-        shuffler.Released(1, ("silo-1", "silo-2"), bytes(32), ()),
+        shuffler.Padded(1, 1, M.digest, bytes(32), M.chain, bytes(32), ("silo-1",), (), b"", PRIVATE),
+        shuffler.Closed(1, 2),
+        shuffler.Signed(1, 1, M.digest, bytes(32)),
+        shuffler.Released(1, 1, M.digest, bytes(32), ("silo-1", "silo-2"), bytes(32), ()),
+        shuffler.Stored(FIRST),
+        shuffler.Forked(FIRST, FIRST),
         shuffler.KeysMade(1, 1, (("silo-1", PRIVATE),)),
         shuffler.Accused(1, evidence(M, head, "hop-1")),
     ):
         facts.write_shuffler(seen, fact)
-    facts.write_aggregator(seen, aggregator.Applied(1, bytes(32), 3, False), "average")
+    for one in (
+        aggregator.Tried(1, 1, M.digest, M.chain),
+        aggregator.Sealed(1, 1, M.digest, bytes(32), bytes(32), ("silo-1",), (("hop-1", bytes(64)),)),
+    ):
+        facts.write_aggregator(seen, one, "average")
     facts.write_silo(seen, silo.Joined(1, 1, bytes(32), ("hop-1",)))
     return tuple(found)
 
@@ -191,7 +202,18 @@ def journal_file(raw: bytes) -> None:
         path.write_bytes(raw)
         journal = Journal(path)
         try:
-            for kind in ("keys", "released", "accused", "applied", "joined"):
+            for kind in (
+                "padded",
+                "closed",
+                "signed",
+                "released",
+                "accused",
+                "log",
+                "fork",
+                "tried",
+                "sealed",
+                "joined",
+            ):
                 list(journal.facts(kind))
         finally:
             journal.close()
