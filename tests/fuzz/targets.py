@@ -25,7 +25,7 @@ from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, seal, unseal
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
-from silomix.runtime.core.protocol.messages import Grouping, Receipt
+from silomix.runtime.core.protocol.messages import Grouping, Header, Receipt
 from silomix.runtime.core.protocol.roundlog import genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net import calls, wire
@@ -35,6 +35,7 @@ from silomix.runtime.nodes.passage import open_chunk
 from silomix.runtime.observe.remarks import read_line
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model, write_model
+from silomix.runtime.store.vault import Vault
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 REFUSALS = (Fault, UserError)
@@ -167,14 +168,19 @@ def written_facts() -> tuple[bytes, ...]:
     found: list[bytes] = []
 
     class Seen(Journal):
-        def __init__(self) -> None:
-            pass
+        def __init__(self, place: Path) -> None:
+            self.secrets = Vault(place)
 
         def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
             found.append(b"\0".join([kind.encode(), key.encode(), value]))
 
-    seen = Seen()
     head = headers(M, F)[0]
+    with tempfile.TemporaryDirectory() as place:
+        _write_all(Seen(Path(place)), head)
+    return tuple(found)
+
+
+def _write_all(seen: Journal, head: Header) -> None:
     for fact in (
         shuffler.Padded(1, 1, M.digest, bytes(32), M.chain, bytes(32), ("silo-1",), (), b"", PRIVATE),
         shuffler.Closed(1, 2),
@@ -192,7 +198,6 @@ def written_facts() -> tuple[bytes, ...]:
     ):
         facts.write_aggregator(seen, one, "average")
     facts.write_silo(seen, silo.Joined(1, 1, bytes(32), ("hop-1",)))
-    return tuple(found)
 
 
 def journal_file(raw: bytes) -> None:
