@@ -723,10 +723,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _close_before(self, round_: int, attempt: int) -> list[Effect]:
         """Fence all earlier attempts: what was not released in one of them never will be."""
-        if attempt == 1 or self.closed >= (round_, attempt):  # earlier rounds are closed by their records
+        if attempt == 1:  # earlier rounds are closed by their records
             return []
         gone = [p for p in self.padded.values() if (p.round, p.attempt) < (round_, attempt) and not self._shown(p)]
-        closed: list[Effect] = [Remember(Closed(round_, attempt))]
+        closed: list[Effect] = [] if self.closed >= (round_, attempt) else [Remember(Closed(round_, attempt))]
         return closed + [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
 
     def _shown(self, padded: Padded) -> bool:
@@ -1114,18 +1114,19 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         record = event.record
         if record.digest == self.log.head:
             return [self._countersign(record)]
-        replaces = not self.counts and record.round == self.log.round - 1
+        replaces = not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
         if replaces:  # what was stored here did not come to count, and this did
-            check_countersigned(record, self.federation)
             RoundLog(self.federation, self.log.records[:-1]).check_next(record)
         else:
             self.log.check_next(record)
         self._check_own(record)
         gone = [p for p in self.padded.values() if p.round <= record.round]
         keys = [number for number in self.keys if number[0] <= record.round]
-        effects: list[Effect] = [Remember(Stored(record))]
-        effects += [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
+        effects: list[Effect] = [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
         effects += [Remember(KeysGone(*number)) for number in keys]
+        if replaces and record.round not in self.forks:
+            effects.append(Remember(Forked(self.log.records[-1], record)))
+        effects.append(Remember(Stored(record)))  # last: a hop that is killed before is asked again, and forgets all
         if self.attempt is not None and self.attempt.manifest.round == record.round:
             self.state = State.DONE
             effects.append(Forget())
@@ -1138,12 +1139,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if record.round == self.log.round - 1:
             self.log.records.pop()
         self.log.append(record)
+        self.counts = self._is_counted(record)
+
+    def _is_counted(self, record: Record) -> bool:
         try:
             check_countersigned(record, self.federation)
         except PeerFault:
-            self.counts = False
-        else:
-            self.counts = True
+            return False
+        return True
 
     def _check_own(self, record: Record) -> None:
         """Refuse a record that contradicts what this hop has written down itself."""
