@@ -54,6 +54,7 @@ async def drill(chosen: tuple[Attack, ...], without: Rule | None = None, told: T
 
 async def _mounted(attack: Attack, stage: Stage) -> Loot:
     """Mount an attack when all is quiet, so that what nodes refuse is its doing."""
+    await stage.clear()
     await stage.quiet()
     stage.mark()
     try:

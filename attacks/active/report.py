@@ -35,8 +35,7 @@ def _entry(result: Result) -> Json:
         "refused_by": [{"node": r.node, "reason": r.reason, "sentence": r.sentence} for r in loot.refusals],
         "got": loot.said,
         "figures": loot.figures,
-        "closed_by": attack.closed_by,
-        "awaits": attack.awaits,
+        "closed_by": attack.closed_by if attack.expect is Outcome.OPEN else "",
         "seconds": round(result.seconds, 2),
     }
 
@@ -64,8 +63,6 @@ def row(result: Result) -> tuple[str, ...]:
     said = loot.said + (f" ({figures(loot.figures)})" if loot.figures else "")
     if result.outcome is Outcome.OPEN:
         said += f"; to be closed by {attack.closed_by}"
-    if result.outcome is Outcome.SUCCEEDED and attack.awaits:
-        said += f"; waits for: {attack.awaits}"
     return (attack.name, str(attack.rule), attack.adversary, str(result.outcome), nodes, reasons, said)
 
 

@@ -147,6 +147,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
         server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
@@ -161,6 +162,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self._leaving = True
                 self._news.notify_all()
             await server.stop(GRACE_S)
+
+    async def close(self) -> None:
+        """Let go of everything, a sum that is half here included."""
+        await super().close()
+        if self.passage is not None:
+            self.passage.close()
 
     async def _farewell(self) -> None:
         """Give silos the time to hear that the federation is done, and to compute the last model."""
@@ -394,7 +401,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         wanted = partial(self._is_in, core.Phase.READY, ready.manifest)
         answer = await self._until_answered(hop, wanted, call, GIVEN_UP)
         if isinstance(answer, services_pb2.AgreeResponse):
-            await self._tell_core(hop, core.AgreedIn(hop, ready.manifest, answer.signature))
+            await self._tell_core(hop, partial(core.AgreedIn, hop, ready.manifest, answer.signature))
         elif answer is not None:
             await self.insist(core.HopLost(hop, ready.manifest, str(answer), self.clock()))
 
@@ -408,8 +415,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
         answer = await self._until_answered(hop, partial(self._is_in, core.Phase.REVEALING, manifest), call, GIVEN_UP)
         if isinstance(answer, services_pb2.RevealResponse):
-            pad = Secret(fixed_field(answer.pad, SEED_BYTES, "a pad"))
-            await self._tell_core(hop, core.PadIn(hop, manifest, pad))
+            await self._tell_core(hop, lambda: core.PadIn(hop, manifest, _pad(answer)))
         elif answer is not None:
             await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
 
@@ -438,8 +444,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 return
             if answer.records > record.round:
                 self._hop(hop, "ready")
-                await self._tell_core(hop, core.CountersignedIn(hop, record.digest, answer.signature, self.clock()))
+                said = partial(core.CountersignedIn, hop, record.digest, answer.signature, self.clock())
+                await self._tell_core(hop, said)
                 return
+            if answer.records == start:  # it was sent what it said it lacks, and took none of it
+                await self.insist(core.HopFailed(hop, f"it does not store record {start}", self.clock()))
+                await asyncio.sleep(RETRY_S)
             start = answer.records
 
     def _wants_stored(self, record: Record) -> bool:
@@ -447,9 +457,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         last = self.core.log.last
         return last is not None and last.digest == record.digest and self.core.phase is not FINISHED
 
-    async def _tell_core(self, hop: str, event: core.Event) -> None:
+    async def _tell_core(self, hop: str, said: Callable[[], core.Event]) -> None:
         try:
-            await self.insist(event)
+            await self.insist(said())
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
             self.log.fault("what a hop answered does not hold", fault, peer=hop)
@@ -591,6 +601,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
         """
         means, size, received = self._means(manifest, ready, pads, passage)
+        self.weighed(manifest, sum(mean.weight for mean in means))
         model, moments = next_model(self.federation, manifest, means, self.tensors, self.moments)
         return write_model(manifest.schema, model), model, moments, size, received
 
@@ -612,6 +623,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         uncover(body, kept)
         size = len(kept.cohort.participants)
         return [decode(body, manifest, size, self.federation)], size, len(body)
+
+    def weighed(self, manifest: Manifest, weight: int) -> None:
+        """Hear what the silos in a sum weigh together, in a worker thread and before the model is made."""
 
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:
@@ -728,6 +742,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if not self.present[peer]:
                 del self.present[peer]
             self.metrics.silos_present(len(self.present))
+
+
+def _pad(answer: services_pb2.RevealResponse) -> Secret:
+    return Secret(fixed_field(answer.pad, SEED_BYTES, "a pad"))
 
 
 class _Service:

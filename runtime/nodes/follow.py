@@ -26,7 +26,7 @@ from silomix.runtime.core.protocol.lineage import (
     uncover,
 )
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, computed_digest
-from silomix.runtime.core.protocol.rules import layout, pin_problem
+from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.history import read_signatures, read_transcript
 from silomix.runtime.net.limits import SMALL_BYTES
@@ -51,14 +51,19 @@ class Follower:
         self._federation = node.federation
         self._optimiser = Optimiser.of(node.federation.policy)
         self._directory = node.config.state
-        self._at = -1
-        """The record whose model is here."""
+        self.at = -1
+        """The round after which the model is that is here; -1 for none."""
         self.model: Tensors = {}
         self._state: Tensors = {}
         self._turn = asyncio.Lock()
         self._known = b""
         self.liar = ""
         """What the aggregator was caught with."""
+
+    @property
+    def at_head(self) -> bool:
+        """Whether the model is the one that the newest record names."""
+        return 0 <= self._at == self._log.round - 1
 
     @property
     def _aggregator(self) -> str:
@@ -68,40 +73,42 @@ class Follower:
         """Know an attempt's manifest that was checked in full."""
         self._known = manifest
 
-    async def follow(self) -> Tensors:
-        """Return the model that the newest record names, and compute it first if need be."""
+    async def follow(self, wanted: bytes = b"") -> Tensors:
+        """Return the model that the newest record names, computed first if need be; refuse if it is not `wanted`."""
         async with self._turn:
             if self.liar:
                 raise PeerFault(Reason.WRONG_STEP, self.liar, peer=self._aggregator)
-            if self._at < 0:
+            if self.at < 0:
                 await self._node.work(self._load)
-            while self._at < self._log.round - 1:
+            while self.at < self._log.round - 1:
                 await self._advance()
+            if wanted and self._log.model != wanted:  # its round ended meanwhile: what is here is the next one
+                raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model
 
     async def _advance(self) -> None:
         """Take one step towards the end of the log, or go there at once."""
         last = self._log.round - 1
-        if self._at < 0 and self._log.round == 1:
+        if self.at < 0 and self._log.round == 1:
             await self._fetch(self._log.records[0])
-            self._at = 0
+            self.at = 0
             return
         if not follows(self._federation):
             await self._fetch(self._log.records[last])  # there the model is the aggregator's word
-            self._at = last
+            self.at = last
             return
-        record = self._log.records[self._at + 1] if self._at >= 0 else self._log.records[0]
+        record = self._log.records[self.at + 1] if self.at >= 0 else self._log.records[0]
         try:
-            if self._at < 0:
+            if self.at < 0:
                 await self._fetch(record)
             elif record.outcome is Outcome.APPLIED:
                 await self._compute(record)
-            self._at += 1
+            self.at += 1
         except PeerFault as fault:
             if fault.reason not in (Reason.WRONG_ROUND, Reason.WRONG_MODEL):
                 raise
             await self._adopt(self._log.records[last])  # too far behind: the aggregator has not kept all sums
-            self._at = last
+            self.at = last
 
     # Computing
 
@@ -141,19 +148,25 @@ class Follower:
         async for _ in backoff():
             try:
                 parts = self._node.line(self._aggregator).listen(what, request, services_pb2.SumPart, limit)
-                return await self._put_together(parts)
+                return await self._put_together(record, parts)
             except grpc.aio.AioRpcError as error:
                 if not transient(error):
                     raise fault_of(error) or PeerFault(Reason.WRONG_ROUND, str(error.details())) from None
         raise AssertionError("unreachable: the backoff has no end")
 
-    async def _put_together(self, parts: AsyncIterator[services_pb2.SumPart]) -> tuple[Transcript, Bytes]:
+    async def _put_together(
+        self, record: Record, parts: AsyncIterator[services_pb2.SumPart]
+    ) -> tuple[Transcript, Bytes]:
         first = await anext(parts, None)
         if first is None or first.WhichOneof("kind") != "transcript":
             raise PeerFault(Reason.WRONG_SEQUENCE, "a released sum begins with its transcript", peer=self._aggregator)
         transcript = await asyncio.to_thread(read_transcript, first.transcript)
-        if problem := pin_problem(transcript.manifest.schema, self._federation.policy):
-            raise PeerFault(Reason.WRONG_SCHEMA, f"the transcript's model {problem}", peer=self._aggregator)
+        if transcript.manifest.digest != record.attempts[-1].manifest:  # all that is made room for follows from it
+            raise PeerFault(
+                Reason.WRONG_MANIFEST, f"this is not what was released in round {record.round}", peer=self._aggregator
+            )
+        if transcript.manifest.schema.digest != self._schema.digest:
+            raise PeerFault(Reason.WRONG_SCHEMA, "the sum is not one of this silo's task", peer=self._aggregator)
         shape = layout(transcript.manifest)
         body, due = shape.body(), 0
         async for part in parts:
@@ -219,7 +232,7 @@ class Follower:
             return False
         if (model_digest(schema, model), self._state_digest(state)) != (record.model_after, record.state_after):
             return False
-        self.model, self._state, self._at = model, state, record.round
+        self.model, self._state, self.at = model, state, record.round
         return True
 
     # Taking a model as it is
@@ -227,11 +240,16 @@ class Follower:
     async def _fetch(self, record: Record) -> tuple[tuple[str, bytes], ...]:
         """Download the model that a record names, and the server's state; return who has computed it."""
         data, computed = await self._get(record, state=False)
-        model = await self._node.work(_announced_model, data, record.model_after)
+        model = await self._node.work(_announced_model, data, record.model_after, self._schema)
         state = self._optimiser.start(self._schema)
         if self._optimiser.slots and record.state_after != self._state_digest(state):
+            if record.outcome is Outcome.GENESIS:
+                raise PeerFault(
+                    Reason.WRONG_STEP, "the server's state does not begin at rest, as it must", peer=self._aggregator
+                )
             raw, _ = await self._get(record, state=True)
-            state = await self._node.work(_announced_model, raw, record.state_after)
+            schema = self._optimiser.state_schema(self._schema)
+            state = await self._node.work(_announced_model, raw, record.state_after, schema)
         self.model, self._state = model, state
         return computed
 
@@ -239,20 +257,26 @@ class Follower:
         """Take a model that a majority of the roster has computed; whoever adopts one does not sign for it."""
         before = self.model, self._state
         computed = await self._fetch(record)
+        try:
+            self._check_majority(record, computed)
+        except PeerFault:
+            self.model, self._state = before
+            raise
+        self._node.log.info("adopted the model that a majority of silos computed", round=record.round)
+
+    def _check_majority(self, record: Record, computed: tuple[tuple[str, bytes], ...]) -> None:
         signed = set()
         for silo, signature in computed:
             if silo in self._federation.silo_names:
                 verify(self._federation.member(silo).key, computed_digest(record.digest, silo), signature, silo)
                 signed.add(silo)
         if 2 * len(signed) <= len(self._federation.silos):
-            self.model, self._state = before
             raise PeerFault(
                 Reason.WRONG_STEP,
                 f"this silo is too far behind to compute the model of round {record.round}, and "
                 f"{len(signed)} of {len(self._federation.silos)} silos have signed for it: a majority is needed",
                 peer=self._aggregator,
             )
-        self._node.log.info("adopted the model that a majority of silos computed", round=record.round)
 
     async def _get(self, record: Record, *, state: bool) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
         most = 2 * 8 * (2 * self._schema.parameters if state else self._schema.parameters) + MODEL_SLACK_BYTES
@@ -288,12 +312,14 @@ class Follower:
         raise AssertionError("unreachable: the backoff has no end")
 
 
-def _announced_model(data: bytes, digest: bytes) -> Tensors:
-    """Read the model that came, or refuse it if it is not the one that is on record."""
+def _announced_model(data: bytes, digest: bytes, expected: Schema) -> Tensors:
+    """Read the model that came, or refuse it if it is not the one that is on record, or none of this task."""
     try:
         schema, tensors = read_model(data)
     except LocalFault as fault:  # the file is not ours: whoever sent it is at fault
         raise PeerFault(Reason.MALFORMED, f"what came is no model: {fault.message}") from None
     if model_digest(schema, tensors) != digest:
         raise PeerFault(Reason.WRONG_STEP, "the model that came is not the one that is on record")
+    if schema.digest != expected.digest:
+        raise PeerFault(Reason.WRONG_SCHEMA, "the model that is on record is none of this silo's task")
     return tensors

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -81,7 +82,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     if news.WhichOneof("news") == "finished":
                         if self._busy is not None:
                             self._busy.cancel()
-                        await self._follow()
+                        with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
+                            async with asyncio.timeout(self.federation.policy.release_s):
+                                await self._follow()
                         self.log.info("the federation is done", round=news.finished.round)
                         if self.config.linger:
                             await self.stopping.wait()
@@ -127,9 +130,13 @@ class SiloNode(Driver[core.Event, core.Effect]):
             return
         last = records[-1]
         self.metrics.head(last.round)
-        missed = last.outcome is Outcome.APPLIED and self.config.name not in last.silos
-        if missed and not self.core.joined.get(last.round) and self.config.name in self._drawn(last):
+        if last.outcome is not Outcome.APPLIED or self.config.name in last.silos:
+            return
+        if not self.core.joined.get(last.round) and self.config.name in self._drawn(last):
             self.log.warning("a round ran without this silo, which was never told of it", round=last.round)
+        elif self.core.counted == last.attempts[-1].manifest:
+            hop = last.attempts[-1].chain[0]
+            self.log.warning(f"{hop} gave a receipt for this silo's body and left it out", round=last.round, peer=hop)
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
@@ -165,15 +172,20 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if before is not None:
             before.cancel()  # what was on its way belongs to no attempt any more
             await asyncio.wait([before])
-        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.metrics.attempt(manifest.round, manifest.attempt)
         try:
             await self._freeze(manifest)
             await self._submit(manifest)
-        except Fault as fault:
-            self.metrics.rejected(fault.reason)
-            log.error(f"not in this round: {fault.message}", reason=str(fault.reason))
-        except (UserError, OSError) as error:
+        except (Fault, UserError, OSError) as error:
+            self.left_out(manifest, error)
+
+    def left_out(self, manifest: Manifest, error: Exception) -> None:
+        """Say why this silo is not in an attempt's sum."""
+        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
+        if isinstance(error, Fault):
+            self.metrics.rejected(error.reason)
+            log.error(f"not in this round: {error.message}", reason=str(error.reason))
+        else:
             log.error(f"not in this round: {error}")
 
     def _codec(self, manifest: Manifest) -> Codec:
@@ -192,7 +204,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self._body = (name, body)
             return
         await self.work(self.frozen.clear)  # now, while nobody waits for it
-        model = await self.follower.follow()
+        model = await self.follower.follow(manifest.model)
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:

@@ -22,6 +22,7 @@ CERTIFICATE_FILE = "tls.pem"
 CERTIFICATE_KEY_FILE = "tls.key"
 INITIAL_MODEL = "initial.safetensors"
 STATE_DIRECTORY = "state"
+SECRETS_DIRECTORY = "secrets"
 CAPTURE_DIRECTORY = "capture"
 _MODEL_NAME = 32
 """Hex digits of a digest that name a model's file: half of them tell any two apart."""
@@ -37,6 +38,11 @@ class State:
     def journal(self) -> Path:
         """Every node's durable facts."""
         return self.directory / "journal.sqlite"
+
+    @property
+    def secrets(self) -> Path:
+        """A hop's round keys, beside the journal that opens them; gone when their round is over."""
+        return self.journal.parent / SECRETS_DIRECTORY
 
     @property
     def models(self) -> Path:

@@ -7,8 +7,10 @@ from silomix.attacks.active.acts import (
     floods,
     history,
     leaving_out,
+    lineage,
     models,
     passing,
+    releases,
     roles,
     secrets,
 )
@@ -20,8 +22,10 @@ __all__ = [
     "floods",
     "history",
     "leaving_out",
+    "lineage",
     "models",
     "passing",
+    "releases",
     "roles",
     "secrets",
 ]

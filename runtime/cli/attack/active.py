@@ -55,7 +55,9 @@ def add(kinds: Any, json_flag: Callable[[argparse.ArgumentParser], None]) -> Non
     cmd.add_argument("--all", action="store_true", help="every attack, within a minute on two cores")
     cmd.add_argument("--list", action="store_true", help="name every attack, its rule, and what should come of it")
     cmd.add_argument("--only", action="append", default=[], metavar="NAME", help="this attack; may be repeated")
-    cmd.add_argument("--without", default="", metavar="RULE", help="switch a rule off: R1, R3, R4, R6, R7, ...")
+    cmd.add_argument(
+        "--without", default="", metavar="RULE", help="switch a rule off: R1, history, facts, agreement, ..."
+    )
     json_flag(cmd)
     cmd.set_defaults(handler=_active)
 
@@ -98,13 +100,14 @@ _COLUMNS = (
 
 
 def _rule(name: str) -> "Rule | None":
-    from silomix.attacks.active.without import SWITCHABLE
+    from silomix.attacks.active.without import ALSO, SWITCHABLE
 
     if not name:
         return None
-    found = next((rule for rule in SWITCHABLE if str(rule).lower() == name.lower()), None)
+    names = {str(rule).lower(): rule for rule in SWITCHABLE} | ALSO
+    found = names.get(name.lower())
     if found is None:
-        raise UserError(f"--without {name}: give one of {', '.join(SWITCHABLE)}")
+        raise UserError(f"--without {name}: give one of {', '.join((*SWITCHABLE, *ALSO))}")
     return found
 
 
@@ -122,9 +125,8 @@ def _list(attacks: "Sequence[Attack]", as_json: bool) -> int:
     for column in ("attack", "rule", "adversary", "should be", "what it does"):
         table.add_column(column, overflow="fold")
     for one in attacks:
-        waits = f" (waits for {one.awaits})" if one.awaits else ""
-        closed = f" (to be closed by {one.closed_by})" if one.closed_by else ""
-        table.add_row(one.name, one.rule, one.adversary, f"{one.expect}{closed}{waits}", one.about)
+        closed = f" (to be closed by {one.closed_by})" if one.expect == "open" else ""
+        table.add_row(one.name, one.rule, one.adversary, f"{one.expect}{closed}", one.about)
     out = _console()
     out.print(table)
     for rule, text in MEANINGS.items():

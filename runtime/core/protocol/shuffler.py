@@ -38,6 +38,7 @@ from silomix.runtime.core.protocol.release import (
     pad_digest,
 )
 from silomix.runtime.core.protocol.roundlog import (
+    MOST_ATTEMPTS,
     Fork,
     Outcome,
     Record,
@@ -699,6 +700,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if asked < max(newest, *self.keys, self.closed):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
         check_round(event.round, self.federation)
+        if event.attempt > MOST_ATTEMPTS:  # each leaves a fact behind
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"no round has more than {MOST_ATTEMPTS} attempts")
         if (event.round, event.head) != (self.log.round, self.log.head):
             raise self._unlinked(event.round)
         if event.silos != self.federation.draw(self.log.applied + 1):
@@ -1114,8 +1117,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         record = event.record
         if record.digest == self.log.head:
             return [self._countersign(record)]
-        replaces = not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
-        if replaces:  # what was stored here did not come to count, and this did
+        replaced = self.log.last if self._replaces(record) else None
+        if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1]).check_next(record)
         else:
             self.log.check_next(record)
@@ -1124,13 +1127,17 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         keys = [number for number in self.keys if number[0] <= record.round]
         effects: list[Effect] = [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
         effects += [Remember(KeysGone(*number)) for number in keys]
-        if replaces and record.round not in self.forks:
-            effects.append(Remember(Forked(self.log.records[-1], record)))
+        if replaced is not None:  # both are signed: it told two stories, whichever of them counts
+            effects += self._fork(ForkSeen(Fork(replaced, record)))
         effects.append(Remember(Stored(record)))  # last: a hop that is killed before is asked again, and forgets all
         if self.attempt is not None and self.attempt.manifest.round == record.round:
             self.state = State.DONE
             effects.append(Forget())
-        return effects if replaces else [*effects, self._countersign(record)]
+        return effects if replaced is not None else [*effects, self._countersign(record)]
+
+    def _replaces(self, record: Record) -> bool:
+        """Whether the newest record here did not come to count, and this one of the same round did."""
+        return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
 
     def _countersign(self, record: Record) -> Countersign:
         return Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))

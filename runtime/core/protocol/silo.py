@@ -166,6 +166,8 @@ class Silo(Machine[State, Event, Effect, Fact]):
         self.log = RoundLog(federation)
         self.joined: dict[int, list[Joined]] = {}
         self.current: Manifest | None = None
+        self.counted = b""
+        """The last attempt that hop 1 has signed a receipt for."""
         self.forks: dict[int, Forked] = {}
 
     def recall(self, fact: Fact) -> None:
@@ -260,5 +262,5 @@ class Silo(Machine[State, Event, Effect, Fact]):
         if receipt.root != event.root:
             raise PeerFault(Reason.ROOT_MISMATCH, "a receipt for another body", peer=receipt.hop)
         verify(self.federation.member(receipt.hop).key, receipt.digest, receipt.signature, receipt.hop)
-        self.state = State.COUNTED
+        self.state, self.counted = State.COUNTED, manifest.digest
         return [Done(manifest)]

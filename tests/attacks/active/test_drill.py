@@ -3,6 +3,7 @@
 import pytest
 
 from silomix.attacks.active import drill
+from silomix.attacks.active.measure import READ
 from silomix.attacks.active.registry import Outcome, Result, Rule, all_attacks, find
 from silomix.attacks.active.report import section, summary
 from silomix.attacks.active.without import SWITCHABLE
@@ -15,15 +16,14 @@ def results() -> list[Result]:
     return drill.run(all_attacks())
 
 
-def test_nothing_succeeds_but_what_waits_for_a_rule_that_is_not_built(results: list[Result]) -> None:
-    assert not [r.loot.said for r in results if r.outcome is Outcome.BROKEN]
-    surprising = [r.attack.name for r in results if r.outcome is Outcome.SUCCEEDED and not r.attack.awaits]
-    assert not surprising
+def test_nothing_succeeds(results: list[Result]) -> None:
+    assert not [(r.attack.name, r.loot.said) for r in results if r.outcome is Outcome.BROKEN]
+    assert not [r.attack.name for r in results if r.outcome is Outcome.SUCCEEDED]
 
 
 def test_each_attack_ends_as_the_registry_says(results: list[Result]) -> None:
     """What is better than the registry says has to be written there: an attack that is closed is not open."""
-    other = {r.attack.name: r.outcome for r in results if r.outcome is not r.attack.expect and not r.attack.awaits}
+    other = {r.attack.name: r.outcome for r in results if r.outcome is not r.attack.expect}
     assert not other
 
 
@@ -35,12 +35,21 @@ def test_a_refusal_names_a_node_and_a_reason(results: list[Result]) -> None:
 
 def test_what_is_conceded_or_open_is_measured(results: list[Result]) -> None:
     """These are promises that nobody makes: the figures say how much they give away."""
+    given_away = [r for r in results if r.outcome in (Outcome.CONCEDED, Outcome.OPEN)]
+    assert [r.attack.name for r in given_away if not r.loot.figures] == []
+    apart = {r.attack.name: r.loot.figures["apart"] for r in given_away if "apart" in r.loot.figures}
+    assert apart["successive-models"] > READ
+    assert {name for name, found in apart.items() if found > READ} >= {"cohort-of-friends", "successive-models"}
     by_name = {result.attack.name: result.loot.figures for result in results}
-    assert by_name["same-model-twice"]["apart"] > 0.9
-    assert by_name["successive-models"]["apart"] > 0.6
     assert by_name["cohort-of-friends"]["error"] < 0.01
-    assert by_name["invented-model"]["apart"] > 0.6
     assert abs(by_name["copied-residues"]["apart"]) < 0.3  # noise
+
+
+def test_an_attack_is_open_only_for_as_long_as_a_rule_is_missing() -> None:
+    for one in all_attacks():
+        if one.expect is Outcome.OPEN:
+            assert one.closed_by, one.name
+            assert not one.bites, one.name
 
 
 def test_the_summary_and_the_section_tell_the_same(results: list[Result]) -> None:
