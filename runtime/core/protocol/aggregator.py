@@ -570,8 +570,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._record(first)
         if not self.counts:
             return self._ask_store(known)
-        sealed = next((fact for fact in self._sealed if fact.round == self.round), None)
-        pending = event.pending
+        # One that a later attempt came after was given up: a hop has destroyed its pad.
+        newest = (fact for fact in self._sealed if (fact.round, fact.attempt) == (self.round, self.attempt))
+        sealed, pending = next(newest, None), event.pending
         if sealed is not None and pending is not None and pending.ready.digest == sealed.agreed:
             return self._resume(pending, sealed)
         return self._begin(event.now)

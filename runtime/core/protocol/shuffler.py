@@ -726,10 +726,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _close_before(self, round_: int, attempt: int) -> list[Effect]:
         """Fence all earlier attempts: what was not released in one of them never will be."""
-        if attempt == 1 or self.closed >= (round_, attempt):  # earlier rounds are closed by their records
+        if attempt == 1:  # earlier rounds are closed by their records
             return []
         gone = [p for p in self.padded.values() if (p.round, p.attempt) < (round_, attempt) and not self._shown(p)]
-        closed: list[Effect] = [Remember(Closed(round_, attempt))]
+        closed: list[Effect] = [] if self.closed >= (round_, attempt) else [Remember(Closed(round_, attempt))]
         return closed + [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
 
     def _shown(self, padded: Padded) -> bool:
@@ -1125,11 +1125,11 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self._check_own(record)
         gone = [p for p in self.padded.values() if p.round <= record.round]
         keys = [number for number in self.keys if number[0] <= record.round]
-        effects: list[Effect] = [Remember(Stored(record))]
-        if replaced is not None:  # both are signed: it told two stories, whichever of them counts
-            effects = [*self._fork(ForkSeen(Fork(replaced, record))), *effects]
-        effects += [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
+        effects: list[Effect] = [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
         effects += [Remember(KeysGone(*number)) for number in keys]
+        if replaced is not None:  # both are signed: it told two stories, whichever of them counts
+            effects += self._fork(ForkSeen(Fork(replaced, record)))
+        effects.append(Remember(Stored(record)))  # last: a hop that is killed before is asked again, and forgets all
         if self.attempt is not None and self.attempt.manifest.round == record.round:
             self.state = State.DONE
             effects.append(Forget())
@@ -1137,13 +1137,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _replaces(self, record: Record) -> bool:
         """Whether the newest record here did not come to count, and this one of the same round did."""
-        if self.counts or record.round != self.log.round - 1:
-            return False
-        try:
-            check_countersigned(record, self.federation)
-        except PeerFault:
-            return False
-        return True
+        return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
 
     def _countersign(self, record: Record) -> Countersign:
         return Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))
@@ -1152,12 +1146,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if record.round == self.log.round - 1:
             self.log.records.pop()
         self.log.append(record)
+        self.counts = self._is_counted(record)
+
+    def _is_counted(self, record: Record) -> bool:
         try:
             check_countersigned(record, self.federation)
         except PeerFault:
-            self.counts = False
-        else:
-            self.counts = True
+            return False
+        return True
 
     def _check_own(self, record: Record) -> None:
         """Refuse a record that contradicts what this hop has written down itself."""

@@ -19,7 +19,7 @@ from tests.core.protocol.federations import (
     secret,
 )
 from tests.core.protocol.hops import Hop, opened, released
-from tests.core.protocol.test_joined import Net
+from tests.core.protocol.nets import Net
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import commitment
@@ -341,9 +341,10 @@ def test_without_keys_nobody_can_be_accused() -> None:
 
 def garbage(net: Net, silo: str, recipient: str, how: str) -> Header:
     """Send a header that is spoilt for one node, as hop 1 gets it."""
-    made = net.silos[silo].sealing(net.manifest, net.rng)
+    made = net.silos[silo].core.sealing(net.manifest, net.rng)
     bad = spoilt(made, net.manifest, recipient, how)
     net.hops["hop-1"].step(HeaderIn(bad, silo))
+    net.settle()
     return bad
 
 
@@ -359,7 +360,7 @@ def test_every_hop_before_the_one_that_was_cheated_leaves_the_silo_out_and_the_o
     before = [net.hops[name] for name in net.f.chain[:places]]
     for hop in before:
         assert set(hop.core.unfit) == {"silo-2"}
-        (accused,) = [f for f in hop.facts if isinstance(f, Accused)]
+        (accused,) = [f for f in hop.journal if isinstance(f, Accused)]
         check_evidence(accused.evidence, bad, net.manifest)
         assert hop.core.state is State.OPEN
     net.submit("silo-4", "silo-5")
@@ -376,9 +377,9 @@ def test_the_aggregator_looks_at_a_header_again_that_it_refused() -> None:
     """Its word may have been lost on the way: nobody may take the header for known."""
     net = Net(hops=1)
     m = net.manifest
-    bad = spoilt(net.silos["silo-2"].sealing(m, net.rng), m, AGGREGATOR, "sealed")
+    bad = spoilt(net.silos["silo-2"].core.sealing(m, net.rng), m, AGGREGATOR, "sealed")
     for seen in (1, 2):
-        net.run(aggregating.HeaderIn(bad))
+        net.aggregator.step(aggregating.HeaderIn(bad))
         assert len(net.accuses) == seen
     assert net.accuses[0] == net.accuses[1]
     check_evidence(net.accuses[0], bad, m)

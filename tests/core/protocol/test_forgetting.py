@@ -88,10 +88,10 @@ def test_everything_goes_with_the_record_of_the_round(restart: bool) -> None:
     assert any(pad.value)
     effects = hop.feed(RecordIn(applied(hop.log, m, agreed, SILOS)))
     gone = [Remember(PadGone(1, 1, m.digest)), Remember(KeysGone(1, 1))]
-    assert effects[1:3] == gone
+    assert effects[:2] == gone  # first: whoever is killed in between is asked again
     assert (Forget() in effects) is not restart
-    assert isinstance(effects[0], Remember)
-    assert isinstance(effects[0].fact, Stored)
+    assert isinstance(effects[2], Remember)
+    assert isinstance(effects[2].fact, Stored)
     assert isinstance(effects[-1], Countersign)
     assert not hop.core.padded
     assert not any(pad.value)  # overwritten where it lay
@@ -138,6 +138,37 @@ def test_a_further_attempt_destroys_the_pads_of_earlier_ones_before_it_is_answer
     hop.restart()
     assert hop.refuses(opening(m)) is Reason.FENCED
     assert not [e for e in hop.feed(ask(hop, 1, 2)) if isinstance(e, Remember)]
+
+
+@pytest.mark.parametrize("crash", range(4))
+def test_no_crash_leaves_a_pad_behind_a_fence(crash: int) -> None:
+    """Killed anywhere on the way, the hop is asked again; once it has answered, the pad is gone."""
+    hop, m = opened()
+    found = passed_on(hop.submit(*headers(m, F)))
+    assert found is not None
+    agreed = hop.agree(m, found.cohort)
+    hop.feed(ask(hop, 1, 2), crash)
+    if crash < 3:
+        assert isinstance(hop.feed(ask(hop, 1, 2))[-1], Keys)
+    assert not hop.core.padded
+    assert hop.refuses(ReadyIn(m.digest, agreed.trails)) is Reason.FENCED
+    assert hop.refuses(RevealIn(m.digest, agreement(agreed.digest, m.chain))) is Reason.FENCED
+    assert not [f for f in hop.journal if isinstance(f, Padded)]
+
+
+@pytest.mark.parametrize("crash", range(5))
+def test_no_crash_leaves_anything_of_a_round_that_is_on_record(crash: int) -> None:
+    hop, m = opened()
+    found = passed_on(hop.submit(*headers(m, F)))
+    assert found is not None
+    record = applied(hop.log, m, hop.show(m, found.cohort), SILOS)
+    hop.feed(RecordIn(record), crash)
+    if hop.core.log.round == 1:
+        assert isinstance(hop.feed(RecordIn(record))[-1], Countersign)
+    assert hop.core.log.head == record.digest
+    assert not hop.core.padded
+    assert not hop.core.keys
+    assert not [f for f in hop.journal if isinstance(f, Padded | KeysMade)]
 
 
 def test_a_pad_that_was_shown_survives_a_further_attempt() -> None:

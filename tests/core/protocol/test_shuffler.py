@@ -708,6 +708,7 @@ class Attacked(RuleBasedStateMachine):
         self.past: dict[bytes, tuple[str, ...]] = {}  # by model: for whom a pad was shown
         self.signed: dict[bytes, bytes] = {}  # by manifest
         self.passed: dict[bytes, tuple[bytes, bytes]] = {}  # by manifest: cohort and pad
+        self.fenced = (0, 0)
         self.counted: set[str] = set()  # whose bodies are in the sum, as the process would add them up
         self.now = 0.0
         self.told = story(past(F).head, 1, 0)
@@ -728,6 +729,13 @@ class Attacked(RuleBasedStateMachine):
                 durable.append(effect.fact)
             if isinstance(effect, Release):
                 self.passes_on(effect, durable)
+            if isinstance(effect, Keys) and isinstance(event, Prepare):
+                self.fenced = max(self.fenced, (event.round, event.attempt))
+            if isinstance(effect, Agree | Reveal):
+                assert isinstance(event, ReadyIn | RevealIn)
+                m = STORIES[event.manifest]
+                shown = m.digest in {f.manifest for f in durable if isinstance(f, Released)}
+                assert shown or (m.round, m.attempt) >= self.fenced  # a fence holds
             if isinstance(effect, Agree):
                 agreed = self.hop.core.signed[event.manifest] if isinstance(event, ReadyIn) else b""
                 verify(identity(self.name).public, agreed, effect.signature, self.name)
