@@ -69,6 +69,7 @@ class Stage:
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
         self._mark = 0
         self._late: dict[str, float] = {}
+        self._passed_on: set[bytes] = set()
 
     async def __aenter__(self) -> "Stage":
         try:
@@ -307,15 +308,17 @@ class Stage:
         await self.until(lambda: wanted <= set(bodies), f"the bodies of all silos at {hop}")
 
     async def newest_at(self, hop: LyingHop) -> Manifest:
-        """Wait until a hop that the drill plays has a sum of the attempt that an honest aggregator has open."""
+        """Wait until a hop that the drill plays has a sum of the attempt that an honest aggregator waits for."""
         node = self.running.aggregator
 
         def here() -> bool:
             open_now, newest = node.core.manifest, hop.newest
-            return newest is not None and newest == open_now and bool(hop.heard[newest.digest].root)
+            waits = newest is not None and newest == open_now and newest.digest not in self._passed_on
+            return waits and newest is not None and bool(hop.heard[newest.digest].root)
 
         await self.until(here, "a sum is here")
         assert hop.newest is not None
+        self._passed_on.add(hop.newest.digest)
         return hop.newest
 
     # The truth, which only the drill knows

@@ -234,6 +234,8 @@ async def wrong_sum_for_one_silo(stage: Stage) -> Loot:
     fell: list[str] = []
     try:
         manifest = await stage.whole_round()
+        log = stage.silo(VICTIM).core.log
+        await stage.until(lambda: log.round > manifest.round, "the victim has the record")
         served: list[str] = []
         for name, transcript, chunks in _spoiled(us, manifest.round):
             parts = _written(transcript, chunks)
