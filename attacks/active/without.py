@@ -176,6 +176,10 @@ def _room_for_all(self: calls.Room, peer: str) -> Iterator[None]:
     yield
 
 
+async def _at_once(self: calls.Pace, peer: str) -> None:
+    """Let nobody wait."""
+
+
 def _chunk_of_any(field: int, raw: bytes, _: int) -> Any:
     return _READ_CHUNK(field, raw, len(raw))
 
@@ -224,6 +228,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             *((shuffler_node._Service, name, _nothing) for name in ("_aggregator", "_hop_before")),
             *((module, "check_length", _nothing) for module in (calls, lines, streams)),
             (calls.Room, "place", _room_for_all),
+            (calls.Pace, "turn", _at_once),
             (streams, "read_chunk", _chunk_of_any),
             (lines, "parse", _or_nothing),
             (rules, "pin_problem", lambda *_: ""),

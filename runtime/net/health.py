@@ -22,7 +22,6 @@ NOT_OPEN = "it was started again and has lost the attempt, or gave it up"
 NAMES = (health.SERVICE_NAME, reflection.SERVICE_NAME)
 """The services that every node has beside its own."""
 
-_messages: Any = health_pb2  # its types are older than `List`
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _LEAVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -50,7 +49,6 @@ class Health:
         return {
             "Check": Method(anybody, self._check, Room(QUESTIONS_EACH), seen=False),
             "Watch": Method(anybody, self._watch, seen=False),
-            "List": Method(anybody, self._list, Room(QUESTIONS_EACH), seen=False),
         }
 
     async def _check(self, call: Call) -> None:
@@ -75,11 +73,6 @@ class Health:
             if told == _LEAVING:
                 return
 
-    async def _list(self, call: Call) -> None:
-        await call.request(_messages.HealthListRequest, SMALL_BYTES)
-        statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._services.items()}
-        await call.answer(_messages.HealthListResponse(statuses=statuses))
-
 
 def reflect(names: Iterable[str]) -> dict[str, Method]:
     """Make what tells any member which calls there are."""
@@ -101,7 +94,7 @@ async def has_attempt(to: grpc.aio.Channel, manifest: bytes, timeout_s: float, m
     """Ask a hop whether it still has an attempt open; return what is wrong, or nothing."""
     line = Line(to, "the hop", metadata, Unseen())
     request = health_pb2.HealthCheckRequest(service=f"{ATTEMPT}/{manifest.hex()}")
-    check = _messages.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
+    check: Any = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
     try:
         await line.ask(check, request, health_pb2.HealthCheckResponse, SMALL_BYTES, timeout_s, wait=True)
     except grpc.aio.AioRpcError as error:

@@ -147,6 +147,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
         server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
@@ -161,6 +162,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self._leaving = True
                 self._news.notify_all()
             await server.stop(GRACE_S)
+
+    async def close(self) -> None:
+        """Let go of everything, a sum that is half here included."""
+        await super().close()
+        if self.passage is not None:
+            self.passage.close()
 
     async def _farewell(self) -> None:
         """Give silos the time to hear that the federation is done, and to compute the last model."""
@@ -594,6 +601,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
         """
         means, size, received = self._means(manifest, ready, pads, passage)
+        self.weighed(manifest, sum(mean.weight for mean in means))
         model, moments = next_model(self.federation, manifest, means, self.tensors, self.moments)
         return write_model(manifest.schema, model), model, moments, size, received
 
@@ -615,6 +623,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         uncover(body, kept)
         size = len(kept.cohort.participants)
         return [decode(body, manifest, size, self.federation)], size, len(body)
+
+    def weighed(self, manifest: Manifest, weight: int) -> None:
+        """Hear what the silos in a sum weigh together, in a worker thread and before the model is made."""
 
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:

@@ -1,15 +1,20 @@
 """The durable facts of each role as bytes in its journal: written and read here, and nowhere else."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from silomix.runtime.core.numbers.masks import Secret
+from google.protobuf.message import DecodeError
+
+from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.history import read_record, write_record
 from silomix.runtime.net.wire import read_evidence, write_evidence
 from silomix.runtime.store.journal import Journal
 from silomix.v1 import body_pb2, history_pb2
+
+T = TypeVar("T")
 
 
 def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
@@ -24,11 +29,12 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
                 "silos": fact.silos,
                 "groups": fact.groups,
                 "grouping": fact.grouping.hex(),
-                "pad": fact.pad.value.hex(),
             }
+            journal.secrets.put("pad", fact.round, fact.manifest.hex(), (("pad", fact.pad),))
             journal.put("padded", fact.round, fact.manifest.hex(), json.dumps(value).encode())
         case shuffler.PadGone():
             journal.forget("padded", fact.round, fact.manifest.hex())
+            journal.secrets.forget("pad", fact.round, fact.manifest.hex())
         case shuffler.Closed():
             journal.put("closed", fact.round, str(fact.attempt), b"")
         case shuffler.Signed():
@@ -55,19 +61,22 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             journal.put("accused", fact.round, fact.evidence.silo, write_evidence(fact.evidence).SerializeToString())
 
 
+def _read(journal: Journal, kind: str, make: Callable[[int, str, bytes], T]) -> Iterator[T]:
+    """Read all facts of a kind. One that nobody can have written ends the node: what it decided once is not known."""
+    for round_, key, value in journal.facts(kind):
+        try:
+            fact = make(round_, key, value)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError, Fault) as error:
+            raise journal.damaged(f"{kind} of round {round_}", error) from None
+        yield fact
+
+
 def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     """Read all facts of a shuffler."""
-    for record in read_log(journal):
-        yield shuffler.Stored(record)
-    for known, other in read_forks(journal):
-        yield shuffler.Forked(known, other)
-    for round_, attempt, keys in journal.secrets.lots("keys"):
-        yield shuffler.KeysMade(round_, int(attempt), keys)
-    for round_, attempt, _ in journal.facts("closed"):
-        yield shuffler.Closed(round_, int(attempt))
-    for round_, manifest, value in journal.facts("padded"):
+
+    def padded(round_: int, manifest: str, value: bytes) -> shuffler.Padded:
         fact = json.loads(value)
-        yield shuffler.Padded(
+        return shuffler.Padded(
             round_,
             fact["attempt"],
             bytes.fromhex(manifest),
@@ -77,14 +86,16 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
             tuple(fact["silos"]),
             tuple(fact["groups"]),
             bytes.fromhex(fact["grouping"]),
-            Secret(bytes.fromhex(fact["pad"])),
+            pads[manifest],
         )
-    for round_, manifest, value in journal.facts("signed"):
+
+    def signed(round_: int, manifest: str, value: bytes) -> shuffler.Signed:
         fact = json.loads(value)
-        yield shuffler.Signed(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["agreed"]))
-    for round_, manifest, value in journal.facts("released"):
+        return shuffler.Signed(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["agreed"]))
+
+    def released(round_: int, manifest: str, value: bytes) -> shuffler.Released:
         fact = json.loads(value)
-        yield shuffler.Released(
+        return shuffler.Released(
             round_,
             fact["attempt"],
             bytes.fromhex(manifest),
@@ -93,8 +104,22 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
             bytes.fromhex(fact["model"]),
             tuple(fact["groups"]),
         )
-    for round_, _, value in journal.facts("accused"):
-        yield shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))
+
+    def accused(round_: int, _: str, value: bytes) -> shuffler.Accused:
+        return shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))
+
+    for record in read_log(journal):
+        yield shuffler.Stored(record)
+    for known, other in read_forks(journal):
+        yield shuffler.Forked(known, other)
+    for round_, attempt, keys in journal.secrets.lots("keys"):
+        yield shuffler.KeysMade(round_, int(attempt), keys)
+    yield from _read(journal, "closed", lambda round_, attempt, _: shuffler.Closed(round_, int(attempt)))
+    pads = {manifest: lot[0][1] for _, manifest, lot in journal.secrets.lots("pad")}
+    yield from _read(journal, "padded", padded)
+    yield from _read(journal, "signed", signed)
+    yield from _read(journal, "released", released)
+    yield from _read(journal, "accused", accused)
 
 
 def write_record_fact(journal: Journal, record: Record) -> None:
@@ -104,8 +129,7 @@ def write_record_fact(journal: Journal, record: Record) -> None:
 
 def read_log(journal: Journal) -> Iterator[Record]:
     """Read the round log, oldest record first."""
-    for _, _, value in journal.facts("log"):
-        yield read_record(history_pb2.Record.FromString(value))
+    return _read(journal, "log", lambda _, __, value: read_record(history_pb2.Record.FromString(value)))
 
 
 def _write_fork(journal: Journal, known: Record, other: Record) -> None:
@@ -115,9 +139,12 @@ def _write_fork(journal: Journal, known: Record, other: Record) -> None:
 
 def read_forks(journal: Journal) -> Iterator[tuple[Record, Record]]:
     """Read the evidence that the aggregator told two stories: two records of one round each time."""
-    for _, _, value in journal.facts("fork"):
+
+    def both(_: int, __: str, value: bytes) -> tuple[Record, Record]:
         known, other = (read_record(r) for r in history_pb2.Records.FromString(value).records)
-        yield known, other
+        return known, other
+
+    return _read(journal, "fork", both)
 
 
 def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> None:
@@ -145,29 +172,34 @@ def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> No
 
 def read_aggregator(journal: Journal) -> Iterator[aggregator.Fact]:
     """Read all facts of an aggregator."""
-    for record in read_log(journal):
-        yield aggregator.Recorded(record)
-    for round_, attempt, value in journal.facts("tried"):
+
+    def tried(round_: int, attempt: str, value: bytes) -> aggregator.Tried:
         fact = json.loads(value)
-        yield aggregator.Tried(round_, int(attempt), bytes.fromhex(fact["manifest"]), tuple(fact["chain"]))
-    for round_, attempt, value in journal.facts("sealed"):
+        return aggregator.Tried(round_, int(attempt), bytes.fromhex(fact["manifest"]), tuple(fact["chain"]))
+
+    def sealed(round_: int, attempt: str, value: bytes) -> aggregator.Sealed:
         fact = json.loads(value)
-        yield aggregator.Sealed(
+        signatures = (one.rsplit(" ", 1) for one in fact["signatures"])
+        return aggregator.Sealed(
             round_,
             int(attempt),
             bytes.fromhex(fact["manifest"]),
             bytes.fromhex(fact["model"]),
             bytes.fromhex(fact["agreed"]),
             tuple(fact["silos"]),
-            tuple((name, bytes.fromhex(hexed)) for name, hexed in (one.rsplit(" ", 1) for one in fact["signatures"])),
+            tuple((name, bytes.fromhex(hexed)) for name, hexed in signatures),
         )
-    for round_, hop, _ in journal.facts("hop"):
-        yield aggregator.HopReleased(hop, round_)
+
+    for record in read_log(journal):
+        yield aggregator.Recorded(record)
+    yield from _read(journal, "tried", tried)
+    yield from _read(journal, "sealed", sealed)
+    yield from _read(journal, "hop", lambda round_, hop, _: aggregator.HopReleased(hop, round_))
 
 
 def read_servers(journal: Journal) -> dict[int, str]:
     """Read which rule made the model of each round that was applied."""
-    return {round_: value.decode() for round_, _, value in journal.facts("server")}
+    return dict(_read(journal, "server", lambda round_, _, value: (round_, value.decode())))
 
 
 def write_silo(journal: Journal, fact: silo.Fact) -> None:
@@ -188,6 +220,9 @@ def read_silo(journal: Journal) -> Iterator[silo.Fact]:
         yield silo.Stored(record)
     for known, other in read_forks(journal):
         yield silo.Forked(known, other)
-    for round_, attempt, value in journal.facts("joined"):
+
+    def joined(round_: int, attempt: str, value: bytes) -> silo.Joined:
         fact = json.loads(value)
-        yield silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
+        return silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
+
+    yield from _read(journal, "joined", joined)

@@ -61,6 +61,11 @@ class Follower:
         """What the aggregator was caught with."""
 
     @property
+    def at_head(self) -> bool:
+        """Whether the model is the one that the newest record names."""
+        return 0 <= self._at == self._log.round - 1
+
+    @property
     def _aggregator(self) -> str:
         return self._federation.aggregator.name
 

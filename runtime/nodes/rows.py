@@ -39,6 +39,7 @@ from silomix.runtime.nodes.passage import (
     check_place,
     no_slack,
 )
+from silomix.runtime.store.files import naming
 from silomix.v1 import services_pb2
 
 
@@ -112,12 +113,13 @@ class TablePassage(Passage):
         return lot * self.rows * sum(self._sizes(0)) + row * sum(self._sizes(lot))
 
     def _store(self, lot: int, row: int, planes: Row) -> None:
+        assert self._path is not None
         if self._file is None:
-            assert self._path is not None
             self._file = open(self._path, "wb")  # noqa: SIM115 - closed with the attempt
-        self._file.seek(self._at(lot, row))
-        self._file.writelines(planes)
-        self._file.flush()
+        with naming(self._path):
+            self._file.seek(self._at(lot, row))
+            self._file.writelines(planes)
+            self._file.flush()
 
     def _writer(self) -> Writer:
         return self._read

@@ -51,6 +51,7 @@ from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, make_passage
+from silomix.runtime.store.files import naming
 from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
@@ -96,8 +97,9 @@ class Spool:
         self.digests.append(digest)
         if self._file is None:
             self._file = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
-        for plane in chunk.planes:
-            self._file.write(plane)
+        with naming(self.path):
+            for plane in chunk.planes:
+                self._file.write(plane)
 
     def _check_values(self, residues: Residues, index: int) -> None:
         """Where residues are in clear, check that each value is one that a silo can have."""
@@ -120,7 +122,8 @@ class Spool:
                 f"{self.header.silo} ended after {len(self.digests)} of {self.layout.chunks} chunks",
                 peer=self.header.silo,
             )
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
         return body_root(self.digests)
 
     def add_to(self, total: Bytes) -> None:
@@ -182,6 +185,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods)
         server.answer_for_attempt(self._open_attempt)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             await self.keep_time(core.Tick, lambda: False)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -81,7 +82,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     if news.WhichOneof("news") == "finished":
                         if self._busy is not None:
                             self._busy.cancel()
-                        await self._follow()
+                        with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
+                            async with asyncio.timeout(self.federation.policy.release_s):
+                                await self._follow()
                         self.log.info("the federation is done", round=news.finished.round)
                         if self.config.linger:
                             await self.stopping.wait()
@@ -169,15 +172,20 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if before is not None:
             before.cancel()  # what was on its way belongs to no attempt any more
             await asyncio.wait([before])
-        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.metrics.attempt(manifest.round, manifest.attempt)
         try:
             await self._freeze(manifest)
             await self._submit(manifest)
-        except Fault as fault:
-            self.metrics.rejected(fault.reason)
-            log.error(f"not in this round: {fault.message}", reason=str(fault.reason))
-        except (UserError, OSError) as error:
+        except (Fault, UserError, OSError) as error:
+            self.left_out(manifest, error)
+
+    def left_out(self, manifest: Manifest, error: Exception) -> None:
+        """Say why this silo is not in an attempt's sum."""
+        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
+        if isinstance(error, Fault):
+            self.metrics.rejected(error.reason)
+            log.error(f"not in this round: {error.message}", reason=str(error.reason))
+        else:
             log.error(f"not in this round: {error}")
 
     def _codec(self, manifest: Manifest) -> Codec:

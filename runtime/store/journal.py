@@ -58,6 +58,13 @@ class Journal:
             self._db.close()
             raise
 
+    def damaged(self, what: str, error: Exception) -> JournalError:
+        """Say that something in the file is not what a node wrote."""
+        return JournalError(
+            f"{self._path} is damaged, or no journal ({what}: {error}): move it away and enrol this node anew. A "
+            "shuffler is never restored from an old copy, which does not know what was released since"
+        )
+
     def _check(self) -> None:
         problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(1)")]
         if problems != ["ok"]:
@@ -83,10 +90,7 @@ class Journal:
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.ProgrammingError):  # ours: used after it was closed
                     raise
-                raise JournalError(
-                    f"{self._path} is damaged, or no journal ({error}): move it away and enrol this node anew. A "
-                    "shuffler is never restored from an old copy, which does not know what was released since"
-                ) from None
+                raise self.damaged("SQLite", error) from None
 
     def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
         """Write a fact, durably. A fact that is there already is replaced."""

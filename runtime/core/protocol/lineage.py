@@ -13,9 +13,9 @@ from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.numbers.codec import Aggregate, Codec
 from silomix.runtime.core.numbers.masks import AGGREGATOR, Secret, commitment, mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
-from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Array
-from silomix.runtime.core.policy import Granularity, UpdateKind
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, body_root, chunk_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures, check_pads, check_ready

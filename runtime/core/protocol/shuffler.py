@@ -776,7 +776,9 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         effects = [*counted, *self._close_before(manifest.round, manifest.attempt)]
         effects += [Remember(KeysGone(*number)) for number in self.keys if number != (manifest.round, manifest.attempt)]
         self._begins(manifest.round, event.now)
-        self.attempt, self.state = _Attempt(manifest, event.now), State.OPEN
+        padded = self.padded.get(manifest.digest)  # before a restart
+        cohort = b"" if padded is None else padded.cohort
+        self.attempt, self.state = _Attempt(manifest, event.now, cohort=cohort), State.OPEN
         effects.append(Begin(manifest))
         absent = [s for s in before if self._sits_out(s)]
         if absent and self._first(manifest):
@@ -998,9 +1000,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
         grouping = None
         if manifest.group_size:
-            facts = self.released.get(manifest.model)
+            facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
             groups = facts[0].groups if facts else deal(len(silos), manifest.group_size, self._rng)
             grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
+        if attempt.cohort not in (b"", cohort.digest):
+            why = "this attempt closed for another cohort before a restart, and is for no second one"
+            return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
         try:
             self._check(cohort, grouping)
         except PeerFault as fault:
@@ -1026,14 +1031,15 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
         self._check(event.cohort, event.grouping)
         groups = () if event.grouping is None else event.grouping.groups
-        other = attempt.cohort not in (b"", event.cohort.digest)
+        padded = self.padded.get(manifest.digest)
+        other = attempt.cohort not in (b"", event.cohort.digest) or (padded is not None and padded.groups != groups)
         if other or not self._free_for(manifest, event.cohort.silos, groups):
             raise PeerFault(
                 Reason.ALREADY_RELEASED,
                 "this model was released, or this attempt closed, for another cohort, and is for no second one, ever",
                 round=manifest.round,
             )
-        if attempt.cohort:
+        if self.state is State.RELEASING:
             return []  # a broken stream begins anew
         return self._release(event.cohort, event.grouping)
 
@@ -1047,6 +1053,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         attempt = self._now_open
         manifest = attempt.manifest
         attempt.cohort, self.state = cohort.digest, State.RELEASING
+        roots = tuple(attempt.counted[s][1].root for s in cohort.silos) if self._first(manifest) else ()
+        padded = self.padded.get(manifest.digest)
+        if padded is not None:  # a restart goes on with what was remembered
+            return [Release(cohort, grouping, padded.pad, roots)]
         padded = Padded(
             manifest.round,
             manifest.attempt,
@@ -1059,7 +1069,6 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             b"" if grouping is None else grouping.seal,
             Secret.draw(self._rng),
         )
-        roots = tuple(attempt.counted[s][1].root for s in cohort.silos) if self._first(manifest) else ()
         return [Remember(padded), Release(cohort, grouping, padded.pad, roots)]
 
     # Ready, and showing the pad
