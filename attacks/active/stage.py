@@ -86,6 +86,8 @@ class Stage:
         liars = (*cast.hops, *((f.aggregator.name,) if cast.aggregator else ()))
         for name in liars:
             liar = self.member(name)
+            if isinstance(liar, LyingHop) and not cast.aggregator:
+                liar.deliver = liar.in_suspense  # an honest aggregator begins at once
             await liar.serve()
         self.running = InProcess(self.home / "f", without=(*liars, *cast.silos, *cast.apart))
         await self.running.__aenter__()
@@ -94,9 +96,11 @@ class Stage:
         for node in self.aside.values():
             await node.ready()
         if cast.aggregator:
-            if cast.trap:
-                us, number = self.aggregator, int(cast.trap.removeprefix("silo-")) - 1
-                us.start = us.keep(trapped(us.tensors(us.start), number))
+            us = self.aggregator
+            if cast.genesis == "trap":
+                us.start = us.keep(trapped(us.tensors(us.start), int(VICTIM.removeprefix("silo-")) - 1))
+            elif cast.genesis == "shape":
+                us.start = us.keep_any(us.tensors(us.start))
             self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
             await self.aggregator.found()
             await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
@@ -350,9 +354,9 @@ class Stage:
             heard = len(self.witness.heard)
             await asyncio.sleep(QUIET_S)
 
-    def mark(self) -> None:
-        """Begin an attack: what nodes refuse from now on is its doing."""
-        self._mark = len(self.witness.heard)
+    def mark(self, since: int | None = None) -> None:
+        """Begin an attack: what nodes refuse from now on is its doing, or from when they had said so much."""
+        self._mark = len(self.witness.heard) if since is None else since
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Return what honest nodes have refused since then."""
