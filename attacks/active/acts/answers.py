@@ -1,14 +1,10 @@
 """R7: answers in the release and the round log that are none, and whether they end an honest node or keep it busy."""
 
-from collections.abc import Iterable
-from functools import partial
-
 from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP
-from silomix.attacks.active.liars.aggregator import LyingAggregator
 from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, LAST, VICTIM, Stage
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, RoundLog
+from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
 from silomix.v1 import services_pb2
 
 SHAPE = Cast(genesis="shape", alone="genesis-of-another-shape")
@@ -87,29 +83,19 @@ async def attempts_without_end(stage: Stage) -> Loot:
     return stage.loot(left > 0, "attempts beyond the last that there is", attempts=left)
 
 
-def _to_the_victim(us: LyingAggregator, answer: list[bytes], silo: str, round_: int) -> Iterable[bytes]:
-    return answer if silo == VICTIM else us.sum_parts(silo, round_)
-
-
-def _knows(log: RoundLog, round_: int) -> bool:
-    return log.round > round_
-
-
 @attack("unparsable-sum", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
 async def unparsable_sum(stage: Stage) -> Loot:
-    """A silo that asks for the sum of a round is sent what is no message, and then nothing."""
+    """A silo that asks for the sum of a round is sent what is no message."""
     us, log = stage.aggregator, stage.silo(VICTIM).core.log
-    for answer in ([GARBAGE], []):
-        await stage.whole_round()
-        await stage.followed()
-        stage.mark()
-        us.sum_answer = partial(_to_the_victim, us, answer)
-        try:
-            number = (await stage.whole_round()).round
-            await stage.until(partial(_knows, log, number), "the victim has the record")
-            await stage.within(WATCHED_S, lambda: stage.dead() or stage.refused_by((VICTIM,)))
-        finally:
-            us.sum_answer = us.sum_parts
+    await stage.whole_round()
+    await stage.followed()
+    us.sum_answer = lambda silo, round_: [GARBAGE] if silo == VICTIM else us.sum_parts(silo, round_)
+    try:
+        number = (await stage.whole_round()).round
+        await stage.until(lambda: log.round > number, "the victim has the record")
+        await stage.within(WATCHED_S, lambda: stage.dead() or stage.refused_by((VICTIM,)))
+    finally:
+        us.sum_answer = us.sum_parts
     dead = stage.dead()
     return stage.loot(bool(dead), f"{', '.join(dead)} ended" if dead else "no process ended", ended=len(dead))
 
