@@ -35,7 +35,7 @@ from silomix.runtime.nodes.passage import open_chunk
 from silomix.runtime.observe.remarks import read_line
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model, write_model
-from silomix.runtime.store.vault import Vault
+from silomix.runtime.store.vault import Secrets, Vault
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 REFUSALS = (Fault, UserError)
@@ -142,11 +142,23 @@ def _example(name: str) -> bytes:
 ANCHOR = _example("ca.pem")
 
 
+class Pads(Vault):
+    """A vault with a pad for every attempt."""
+
+    def __init__(self, manifest: str) -> None:
+        self._manifest = manifest
+
+    def lots(self, kind: str) -> Iterator[tuple[int, str, Secrets]]:
+        if kind == "pad":
+            yield 1, self._manifest, (("pad", PRIVATE),)
+
+
 class Facts(Journal):
     """A journal with one fact, of any kind and of any content: what a damaged page would leave of it."""
 
     def __init__(self, kind: str, key: str, value: bytes) -> None:
         self._kind, self._key, self._value, self._path = kind, key, value, Path("journal.sqlite")
+        self.secrets = Pads(key)
 
     def facts(self, kind: str) -> Iterator[tuple[int, str, bytes]]:
         if kind == self._kind:
