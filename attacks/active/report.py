@@ -49,6 +49,7 @@ def section(results: Sequence[Result]) -> Json:
         "text": sentence(results),
         "held": not failed,
         "failed": failed,
+        "outcomes": {result.attack.name: str(result.outcome) for result in results},
         "counts": {str(outcome): counts[outcome] for outcome in Outcome},
         "rules": {str(rule): text for rule, text in MEANINGS.items()},
         "columns": COLUMNS,
