@@ -49,6 +49,7 @@ def section(results: Sequence[Result]) -> Json:
         "text": sentence(results),
         "held": not failed,
         "failed": failed,
+        "outcomes": {result.attack.name: str(result.outcome) for result in results},
         "counts": {str(outcome): counts[outcome] for outcome in Outcome},
         "rules": {str(rule): text for rule, text in MEANINGS.items()},
         "columns": COLUMNS,
@@ -58,12 +59,15 @@ def section(results: Sequence[Result]) -> Json:
 
 def row(result: Result) -> tuple[str, ...]:
     """Return one attack's line of the table."""
-    attack, loot = result.attack, result.loot
-    nodes, reasons = refusers(result)
+    attack = result.attack
+    return (attack.name, str(attack.rule), attack.adversary, str(result.outcome), *refusers(result), got(result))
+
+
+def got(result: Result) -> str:
+    """Say what the adversary got, with the figures."""
+    loot = result.loot
     said = loot.said + (f" ({figures(loot.figures)})" if loot.figures else "")
-    if result.outcome is Outcome.OPEN:
-        said += f"; to be closed by {attack.closed_by}"
-    return (attack.name, str(attack.rule), attack.adversary, str(result.outcome), nodes, reasons, said)
+    return said + (f"; to be closed by {result.attack.closed_by}" if result.outcome is Outcome.OPEN else "")
 
 
 def refusers(result: Result) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from silomix.runtime.core.errors import PeerFault
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen, parse
 from silomix.runtime.net.limits import FIRST_S, SMALL_BYTES
 from silomix.runtime.net.lines import Line, Metadata
@@ -18,6 +18,9 @@ ATTEMPT = "silomix.attempt"
 
 NOT_OPEN = "it was started again and has lost the attempt, or gave it up"
 """What is wrong with a hop that answers and has not the attempt open."""
+
+QUESTIONS_A_CALL = 100
+"""What a call may ask of reflection: calls have a pace, and what is asked within one has none."""
 
 NAMES = (health.SERVICE_NAME, reflection.SERVICE_NAME)
 """The services that every node has beside its own."""
@@ -80,8 +83,12 @@ def reflect(names: Iterable[str]) -> dict[str, Method]:
 
     async def requests(call: Call) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
         kind = reflection_pb2.ServerReflectionRequest
-        while (raw := await call.next(kind.DESCRIPTOR.full_name, SMALL_BYTES, FIRST_S)) is not None:
+        for _ in range(QUESTIONS_A_CALL):
+            raw = await call.next(kind.DESCRIPTOR.full_name, SMALL_BYTES, FIRST_S)
+            if raw is None:
+                return
             yield parse(kind, raw, call.peer)
+        raise PeerFault(Reason.BUSY, f"{QUESTIONS_A_CALL} questions in one call are enough: call again", peer=call.peer)
 
     async def tell(call: Call) -> None:
         async for answer in servicer.ServerReflectionInfo(requests(call), None):

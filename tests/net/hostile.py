@@ -129,6 +129,7 @@ class Wire:
         """Hang up."""
         if self._reading is not None:
             self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
         self._writer.transport.abort()  # in order it would take half a minute: the server says no goodbye to TLS
 
     async def open(self, path: str, metadata: Sequence[tuple[str, str]] = ()) -> int:

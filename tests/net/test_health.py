@@ -11,10 +11,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tests.net.contexts import Context, Ended, Host
 from tests.net.test_names import CA, SERVICE, serving
 
-from silomix.runtime.core.errors import Reason
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import Call
-from silomix.runtime.net.health import ATTEMPT, NOT_OPEN, Health, has_attempt
+from silomix.runtime.net.health import ATTEMPT, NOT_OPEN, QUESTIONS_A_CALL, Health, has_attempt, reflect
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.transport import channel
 
@@ -67,6 +67,25 @@ async def test_reflection_names_every_service() -> None:
     raw = await first("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "silo-1")
     listed = reflection_pb2.ServerReflectionResponse.FromString(raw).list_services_response.service
     assert {each.name for each in listed} >= {SERVICE, "grpc.health.v1.Health"}
+
+
+async def test_one_call_answers_so_many_questions_and_no_more() -> None:
+    question = REFLECT(list_services="x").SerializeToString()
+    for questions in (3, QUESTIONS_A_CALL, QUESTIONS_A_CALL + 1):
+        context: Any = Context([question] * questions)
+        call, reason = Call(context, Host(), "silo-1", "ServerReflectionInfo"), None
+        try:
+            await reflect([SERVICE])["ServerReflectionInfo"].answer(call)
+        except PeerFault as fault:
+            reason = fault.reason
+        assert len(context.sent) == min(questions, QUESTIONS_A_CALL)
+        assert reason == (Reason.BUSY if questions >= QUESTIONS_A_CALL else None)
+
+
+async def test_what_is_no_question_is_refused() -> None:
+    context: Any = Context([b"\xff"])
+    with pytest.raises(PeerFault, match="ServerReflectionRequest"):
+        await reflect([SERVICE])["ServerReflectionInfo"].answer(Call(context, Host(), "silo-1", "it"))
 
 
 # What is said
