@@ -39,6 +39,11 @@ class State:
         return self.directory / "journal.sqlite"
 
     @property
+    def paused(self) -> Path:
+        """There while an operator holds the federation between rounds; the aggregator's."""
+        return self.directory / "paused"
+
+    @property
     def models(self) -> Path:
         """The aggregator's models, and the states of its optimiser."""
         return self.directory / "models"

@@ -62,21 +62,17 @@ def main() -> int:
                 found.append(name)
                 sys.stdout.write(done.stderr[-4000:] + "\n")
             elif args.keep:
-                _keep(name, new, findings)
+                _keep(new, findings)
             sys.stdout.flush()
     return 1 if found else 0
 
 
-def _keep(name: str, new: Path, corpus: Path) -> None:
-    """Merge what is new into the corpus: of inputs that reach the same, one; of all, the shortest."""
-    with tempfile.TemporaryDirectory() as place:
-        run = [sys.executable, "-m", "tests.fuzz", "--one", name, "-merge=1", place, str(corpus), str(new)]
-        subprocess.run(run, capture_output=True, check=True)
-        found = sorted(Path(place).iterdir(), key=lambda path: (path.stat().st_size, path.name))
-        old = {path.name for path in corpus.iterdir()}
-        for path in found[: max(0, KEPT - len(old))]:
-            if path.name not in old and not path.name.startswith("good-"):
-                (corpus / path.name).write_bytes(path.read_bytes())
+def _keep(new: Path, corpus: Path) -> None:
+    """Keep the shortest of the inputs that each reached something new."""
+    found = [path for path in new.iterdir() if not path.name.startswith("good-")]
+    found.sort(key=lambda path: (path.stat().st_size, path.name))
+    for path in found[: max(0, KEPT - len(list(corpus.iterdir())))]:
+        (corpus / path.name).write_bytes(path.read_bytes())
 
 
 def _fuzz(name: str, options: list[str]) -> int:
