@@ -22,7 +22,7 @@ MOST_MIB = 1024
 INSTRUMENTED = [
     f"silomix.runtime.{room}" for room in ("net", "capture", "store", "config", "nodes.facts", "observe.remarks")
 ]
-"""Not the numbers: their kernels are compiled, and what the compiler reads must not change."""
+"""What is watched. Not the numbers, which are loaded before: their kernels are compiled."""
 KEPT = 24
 """Inputs of one target that are kept at most, the shortest ones: a corpus is read, and stored, by everybody."""
 
@@ -77,6 +77,8 @@ def _keep(new: Path, corpus: Path) -> None:
 
 def _fuzz(name: str, options: list[str]) -> int:
     import atheris
+
+    import silomix.runtime.core.protocol.rules  # noqa: F401 - as it is: the compiler cannot read what atheris adds
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzz.targets import TARGETS

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,10 @@ async def stop_at_random(running: LocalFederation, rng: random.Random, times: in
         if i % 2:  # in the midst of a round, not while it starts
             await in_a_round(running)
         await asyncio.sleep(rng.choice([0.0, 0.3, 1.0, 3.0]) * rng.random())
-        process.send_signal(signal.SIGTERM)
-        if rng.random() < 0.3:
-            await asyncio.sleep(0.05 * rng.random())
-            if process.returncode is None:
+        with suppress(ProcessLookupError):  # it has ended, and nobody has looked yet
+            process.send_signal(signal.SIGTERM)
+            if rng.random() < 0.3:
+                await asyncio.sleep(0.05 * rng.random())
                 process.send_signal(signal.SIGTERM)
         code = await process.wait()
         assert code in ORDERLY, f"{name} ended with {code}: {running.log(name).read_text()[-2000:]}"
