@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-full warm spec system bench mutants lint proto pins sbom grafana clean
+.PHONY: demo test test-full warm spec system bench mutants fuzz lint proto pins sbom grafana clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,12 @@ JOBS ?= 2
 mutants: $(STAMP)         ## drop each check in turn, and see whether a test notices
 	nice -n 10 $(BIN)/python -m tests.mutants --jobs $(JOBS) \
 		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(MODULE),--module $(MODULE))
+
+# TARGET is one of tests/fuzz/targets.py.
+EACH ?= 60
+fuzz: $(STAMP)            ## look for bytes that a decoder neither takes nor refuses: EACH=600 TARGET=capture-file
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt '.[fuzz]'
+	nice -n 10 $(BIN)/python -m tests.fuzz --seconds $(EACH) $(TARGET)
 
 lint: $(STAMP)            ## ruff, mypy --strict, buf
 	$(BIN)/ruff check .

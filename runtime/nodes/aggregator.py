@@ -40,6 +40,7 @@ from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_agg
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import GRACE_S, RETRY_S, Driver
 from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
+from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S, in_time
 from silomix.runtime.nodes.sums import KEPT_ROUNDS, KeptSums
@@ -109,6 +110,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.hop_states: dict[str, str] = {}
         self._news = asyncio.Condition()
         self._leaving = False
+        self.pause = Pause(config.state.paused, self.clock)
+        self.clock = self.pause.now
         self._phase_began = self.clock()
         self._round_began = self.clock()
         self._lookout = Lookout(self.core, self.spawn, self._probe, self._lost)
@@ -197,8 +200,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         match effect:
             case core.AskKeys():
                 self._began(effect)
-                for hop in effect.chain:
-                    self.spawn(self._ask(hop, effect))
+                self.spawn(self._ask_all(effect))
             case core.OpenAt(manifest, head, unnamed):
                 kept = self.sums.body(manifest.round, manifest.attempt) if follows(self.federation) else None
                 self.passage = make_passage(manifest, self.config.name, self.workers, private=unnamed, kept=kept)
@@ -346,6 +348,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._hop(hop, "unreachable")
         self.log.warning(f"hop lost: {why}", peer=hop)
         await self.insist(core.HopLost(hop, manifest, why, self.clock()))
+
+    async def _ask_all(self, effect: core.AskKeys) -> None:
+        await self.pause.over(self._paused)
+        for hop in effect.chain:
+            self.spawn(self._ask(hop, effect))
+
+    def _paused(self, on: bool) -> None:
+        self.log.info("paused: `silomix resume` goes on" if on else "resumed")
+        self.metrics.paused(on=on)
+        self.events.round("paused" if on else "resumed", self.core.round, self.core.attempt)
 
     async def _ask(self, hop: str, effect: core.AskKeys) -> None:
         request = services_pb2.PrepareRequest(
@@ -653,7 +665,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             round=min(self.core.round, self.federation.policy.rounds),
             attempt=self.core.attempt,
             rounds=self.federation.policy.rounds,
-            phase=self.core.phase,
+            phase="paused" if self.pause.on else self.core.phase,
             present=sorted(self.present),
             cohort=self.history[-1].cohort if self.history else 0,
             hops=[

@@ -145,9 +145,11 @@ class Metrics:
         """Who else hears of refusals: every one of them passes here."""
 
         self._present: Gauge | None = None
+        self._paused: Gauge | None = None
         self._accuracy: Gauge | None = None
         if self.role is Role.AGGREGATOR:
             self._present = gauge("silos_present", "Silos that wait for announcements.")
+            self._paused = gauge("paused", "1 while an operator holds the federation between rounds, else 0.")
             self._accuracy = gauge(
                 "model_accuracy", "Share of the test set that the global model gets right; NaN if unknown."
             )
@@ -310,6 +312,10 @@ class Metrics:
     def silos_present(self, count: int) -> None:
         """Tell how many silos watch for announcements."""
         _existing(self._present, "only an aggregator counts silos").set(count)
+
+    def paused(self, *, on: bool) -> None:
+        """Tell that an operator holds the federation, or lets it go on: it is not stalled."""
+        _existing(self._paused, "only an aggregator is paused").set(on)
 
     def accuracy(self, share: float) -> None:
         """Tell what the evaluator beside the aggregator measured, between 0 and 1."""

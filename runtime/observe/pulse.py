@@ -8,8 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-ALIVE_PATH = "/livez"
-READY_PATH = "/readyz"
+from silomix.runtime.net.names import ALIVE_PATH, READY_PATH
+
 EVERY_S = 1.0
 SILENCE_S = 60.0
 """Time without a beat after which a node counts as hanging. No work of ours keeps the event loop for seconds."""

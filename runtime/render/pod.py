@@ -10,7 +10,7 @@ from shlex import join
 from typing import Any
 
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.observe.pulse import ALIVE_PATH, READY_PATH
+from silomix.runtime.net.names import ALIVE_PATH, READY_PATH
 from silomix.runtime.render.capacity import MIB, needs, place_of
 from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, USER, Source
 from silomix.runtime.store.home import CERTIFICATE_FILE, CERTIFICATE_KEY_FILE, INITIAL_MODEL

@@ -45,6 +45,11 @@ class State:
         return self.journal.parent / SECRETS_DIRECTORY
 
     @property
+    def paused(self) -> Path:
+        """There while an operator holds the federation between rounds; the aggregator's."""
+        return self.directory / "paused"
+
+    @property
     def models(self) -> Path:
         """The aggregator's models, or the one that a silo has computed, and the states of the server's optimiser."""
         return self.directory / "models"

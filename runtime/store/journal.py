@@ -82,7 +82,10 @@ class Journal:
             except OverflowError as error:
                 raise JournalError(f"a fact does not fit into {self._path}: {error}") from None
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                code = getattr(error, "sqlite_errorcode", None)
+                if code is None:  # a text that is none
+                    raise self.damaged("SQLite", error) from None
+                if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise JournalBusy(f"{self._path} is in use: stop the other process of this node first") from None
                 raise JournalBusy(
                     f"{self._path} cannot be written ({error}): see to the disk's space and rights, and start again"
@@ -90,6 +93,8 @@ class Journal:
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.ProgrammingError):  # ours: used after it was closed
                     raise
+                raise self.damaged("SQLite", error) from None
+            except UnicodeDecodeError as error:  # what SQLite had to say of a damaged file was no text either
                 raise self.damaged("SQLite", error) from None
 
     def put(self, kind: str, round_: int, key: str, value: bytes) -> None:

@@ -11,7 +11,7 @@ import yaml
 from tests.render.test_helm import helm
 
 from silomix.runtime.cli import main
-from silomix.runtime.observe.pulse import ALIVE_PATH, READY_PATH
+from silomix.runtime.net.names import ALIVE_PATH, READY_PATH
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "kubernetes.md").read_text()

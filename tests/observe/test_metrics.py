@@ -53,6 +53,7 @@ def everything(role: str) -> Metrics:
     metrics.clipped(9)
     if role == "aggregator":
         metrics.silos_present(10)
+        metrics.paused(on=False)
         metrics.accuracy(0.97)
     return metrics
 

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,28 @@ ORDERLY = {0, -signal.SIGTERM}
 TROUBLE = re.compile(r"Traceback|exception was never retrieved|was destroyed but it is pending|Fatal|core dumped")
 
 
+async def in_a_round(running: LocalFederation) -> None:
+    """Wait until a round is open, or for some seconds: a node that was just stopped may hold it up."""
+    aggregator = running.log(running.federation.aggregator.name)
+    before = aggregator.read_text().count("announced")
+    for _ in range(200):
+        if aggregator.read_text().count("announced") > before:
+            return
+        await asyncio.sleep(0.025)
+
+
 async def stop_at_random(running: LocalFederation, rng: random.Random, times: int) -> None:
     """Tell one node after the other to stop, at some moment of its life, some of them twice, and start it again."""
-    for _ in range(times):
+    for i in range(times):
         name = rng.choice(running.names)
         process = running.processes[name]
-        await asyncio.sleep(rng.choice([0.0, 0.3, 1.0, 2.0]) * rng.random())
-        process.send_signal(signal.SIGTERM)
-        if rng.random() < 0.3:
-            await asyncio.sleep(0.05 * rng.random())
-            if process.returncode is None:
+        if i % 2:  # in the midst of a round, not while it starts
+            await in_a_round(running)
+        await asyncio.sleep(rng.choice([0.0, 0.3, 1.0, 3.0]) * rng.random())
+        with suppress(ProcessLookupError):  # it has ended, and nobody has looked yet
+            process.send_signal(signal.SIGTERM)
+            if rng.random() < 0.3:
+                await asyncio.sleep(0.05 * rng.random())
                 process.send_signal(signal.SIGTERM)
         code = await process.wait()
         assert code in ORDERLY, f"{name} ended with {code}: {running.log(name).read_text()[-2000:]}"
