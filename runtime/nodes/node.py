@@ -19,7 +19,7 @@ from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import wire_bits
-from silomix.runtime.core.policy import Granularity
+from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.net.calls import Context

@@ -41,7 +41,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _status(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.status import show
+    from silomix.runtime.cli.federation.status import show
 
     return show(args.config, once=args.once, as_json=args.json)
 
