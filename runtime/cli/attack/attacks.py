@@ -74,6 +74,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--rounds", type=int, metavar="N", help="so many rounds (default: 6 if quick, else 15)")
     cmd.add_argument("--data", default="digits", help="data set, where an experiment takes several (default: digits)")
     cmd.add_argument("--out", type=Path, metavar="DIR", help="also write JSON, plots and reproduction.md here")
+    cmd.add_argument("--figures", type=Path, metavar="DIR", help="write the plots here too, as SVG and PDF")
     cmd.add_argument("--fresh", action="store_true", help="forget what earlier runs have finished")
     json_flag(cmd)
     cmd.set_defaults(handler=_reproduce)

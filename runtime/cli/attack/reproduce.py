@@ -9,7 +9,7 @@ import rich.table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from silomix.attacks.paper.document import record, shown
+from silomix.attacks.paper.document import record, shown, write_figures
 from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, find, listing, run
 from silomix.models.simulation.experiment import FULL, QUICK, RUNS
 from silomix.runtime.cli.options import BadOption
@@ -51,6 +51,8 @@ def reproduce_command(args: argparse.Namespace) -> int:
             bar.update(task, completed=1, total=1)
             if args.out:
                 record(args.out, done[-1])
+            if args.figures:
+                write_figures(args.figures, done[-1])
             if not args.json:
                 _print(console, done[-1])
     if args.json:
