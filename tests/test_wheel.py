@@ -42,10 +42,9 @@ def test_everything_that_a_node_needs_is_in_the_wheel_and_nothing_else(wheel: Pa
     assert any(name.endswith(".pyi") for name in names)
     assert any(name.endswith(".proto") for name in names)
     assert {"silomix/__init__.py", "silomix/__main__.py", "silomix/py.typed"} <= names
-    assert {name.partition("/")[0] for name in names} == {
-        "silomix",
-        next(n for n in names if ".dist-info" in n).split("/")[0],
-    }
+    others = {name.partition("/")[0] for name in names} - {"silomix"}
+    assert len(others) == 1, "no tests, no documents"
+    assert others.pop().endswith(".dist-info")
 
 
 def test_the_wheel_has_its_licence_and_says_what_it_needs(wheel: Path) -> None:
@@ -67,13 +66,8 @@ def test_the_demo_runs_in_an_environment_that_has_the_wheel_and_nothing_else(whe
     python = tmp_path / "venv" / "bin" / "python"
     install = [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{wheel}[train]"]
     subprocess.run(install, cwd=tmp_path, check=True, timeout=3600)
-    where = subprocess.run(
-        [python, "-c", "import silomix; print(silomix.__file__)"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    asked = [python, "-c", "import silomix; print(silomix.__file__)"]
+    where = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert Path(where.stdout.strip()).is_relative_to(tmp_path)
     command = [python.parent / "silomix", "demo", "--silos", "3", "--shufflers", "2", "--rounds", "2", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
