@@ -64,12 +64,12 @@ def test_the_wheel_has_its_licence_and_says_what_it_needs(wheel: Path) -> None:
 def test_the_demo_runs_in_an_environment_that_has_the_wheel_and_nothing_else(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{wheel}[train]"]
+    install = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), f"{wheel}[train]"]
     subprocess.run(install, cwd=tmp_path, check=True, timeout=3600)
-    asked = [python, "-c", "import silomix; print(silomix.__file__)"]
+    asked = [str(python), "-c", "import silomix; print(silomix.__file__)"]
     where = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert Path(where.stdout.strip()).is_relative_to(tmp_path)
-    command = [python.parent / "silomix", "demo", "--silos", "3", "--shufflers", "2", "--rounds", "2", "--json"]
+    command = [str(python.parent / "silomix"), "demo", "--silos", "3", "--shufflers", "2", "--rounds", "2", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     found = json.loads(done.stdout)  # the verdict of two rounds may be either: what counts is that all of it ran
     assert (found["rounds"], found["cohort"]) == (2, 3), done.stderr[-3000:]
