@@ -35,6 +35,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.nodes": ("runtime.capture", "runtime.task"),
     "runtime.local": ("runtime.nodes",),
     "runtime.results": ("runtime.nodes",),
+    "runtime.outside": ("runtime.local",),
+    "runtime.flower": ("runtime.outside",),
     # what is trained, and what attacks it
     "models.data": ("runtime.task",),
     "models.training": ("runtime.task",),

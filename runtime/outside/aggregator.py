@@ -20,8 +20,8 @@ from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.facts import read_log
-from silomix.runtime.outside.host import Host, first_of
-from silomix.runtime.outside.question import MARKED, VECTOR, Mark, question_of, unit_of
+from silomix.runtime.outside.host import Hosted, first_of
+from silomix.runtime.outside.question import MARKED, VECTOR, Stamp, question_of, unit_of
 from silomix.runtime.store.home import NODE_FILE
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
@@ -166,7 +166,7 @@ class Aggregator:
             raise ConfigError(file, "role", f'found "{config.role}"; give the directory of the aggregator')
         self.question = question_of(config.federation, file)
         self.config, self.gate = config, Gate()
-        self._host: Host[OutsideAggregator] | None = None
+        self._host: Hosted[OutsideAggregator] | None = None
         self._node: OutsideAggregator | None = None
         self._soon: Callable[[Callable[[], object]], None] | None = None
 
@@ -179,7 +179,7 @@ class Aggregator:
 
     def start(self) -> "Aggregator":
         """Start the node."""
-        self._host = Host(lambda: OutsideAggregator(self.config, self.gate))
+        self._host = Hosted(lambda: OutsideAggregator(self.config, self.gate))
         self._node, self._soon = self._host.start(), self._host.soon
         return self
 
@@ -263,8 +263,8 @@ class Aggregator:
                 f"{federation.minimum_cohort} silos within {federation.policy.deadline_s} s of the round's opening"
             )
         tensors = read_model(self.config.state.model(record.model_after).read_bytes())[1]
-        mark = Mark.read(tensors[MARKED], unit_of(federation))
-        if not mark.question or (question is not None and mark.question != Mark.of(0, question).question):
+        mark = Stamp.read(tensors[MARKED], unit_of(federation))
+        if not mark.question or (question is not None and mark.question != Stamp.of(0, question).question):
             raise NoSum(f"the sum of round {number} means nothing: its silos were not all asked the same thing")
         return Sum(number, tensors[VECTOR], weights.get(number, len(record.silos)), len(record.silos))
 

@@ -21,7 +21,7 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-class Host(Generic[N]):
+class Hosted(Generic[N]):
     """Runs one node from `start` to `stop`."""
 
     def __init__(self, make: Callable[[], N]) -> None:

@@ -39,7 +39,7 @@ ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Mark:
+class Stamp:
     """Which sum it is, and what was asked: the same at all silos that are in one sum."""
 
     number: int
@@ -47,8 +47,8 @@ class Mark:
     """Octal digits of a hash; none if silos were asked different things."""
 
     @classmethod
-    def of(cls, number: int, question: bytes) -> "Mark":
-        """Mark the sum that has this number, counted from 1."""
+    def of(cls, number: int, question: bytes) -> "Stamp":
+        """Stamp the sum that has this number, counted from 1."""
         found = int.from_bytes(digest("question", question), "big") % 8**HASH
         return cls(number, f"{found:0{HASH}o}")
 
@@ -58,7 +58,7 @@ class Mark:
         return (digits * unit).astype(NUMPY_TYPES[dtype])
 
     @classmethod
-    def read(cls, values: Array, unit: float) -> "Mark":
+    def read(cls, values: Array, unit: float) -> "Stamp":
         """Read what silos agreed on: a number of 0 or no question if they did not."""
         digits = values.astype(np.float64) / unit
         return cls(int(_whole(digits[:COUNT]) or "0", 8), _whole(digits[COUNT:]))

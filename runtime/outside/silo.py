@@ -17,12 +17,12 @@ from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.net.lines import method
 from silomix.runtime.net.transport import backoff
 from silomix.runtime.nodes.silo import SiloNode
-from silomix.runtime.outside.host import Host, first_of
+from silomix.runtime.outside.host import Hosted, first_of
 from silomix.runtime.outside.question import (
     MARKED,
     VECTOR,
-    Mark,
     Question,
+    Stamp,
     check_examples,
     check_vector,
     question_of,
@@ -44,7 +44,7 @@ class NotInSum(RunError):  # noqa: N818 - what happened
 
 
 @dataclass(frozen=True)
-class Given:
+class HandedIn:
     """What the program handed in for a round."""
 
     round: int
@@ -53,7 +53,7 @@ class Given:
     question: bytes
 
 
-class Inbox(Question):
+class Mailbox(Question):
     """The task of a silo that is driven from outside: `train` waits for the round's vector.
 
     Three threads meet here: the program's, which hands in and waits; the node's loop, which tells how the round goes;
@@ -67,7 +67,7 @@ class Inbox(Question):
         self.journal: Journal | None = None
         """Where it notes what it was asked: the process may be another one by the next round."""
         self._changed = threading.Condition()
-        self._given: Given | None = None
+        self._given: HandedIn | None = None
         self._now = 0
         """The newest round that was announced."""
         self._counted = 0
@@ -83,7 +83,7 @@ class Inbox(Question):
         with self._changed:
             return self._end is None
 
-    def put(self, given: Given) -> None:
+    def put(self, given: HandedIn) -> None:
         """Hand a vector in."""
         with self._changed:
             if self._end is not None:
@@ -152,9 +152,9 @@ class Inbox(Question):
         mark = self._mark(tensors, given.question)
         return Trained({VECTOR: given.vector, MARKED: mark.values(self.unit, self.dtype)}, given.examples, {})
 
-    def _mark(self, tensors: Tensors, question: bytes) -> Mark:
+    def _mark(self, tensors: Tensors, question: bytes) -> Stamp:
         """Number the sum that is under way, unless the last one shows that silos were asked different things."""
-        last = Mark.read(tensors[MARKED], self.unit)
+        last = Stamp.read(tensors[MARKED], self.unit)
         noted = {number: value.decode() for number, _, value in self.journal.facts(MARKS)} if self.journal else {}
         agreed = bool(last.question) and last.question == noted.get(last.number, last.question)
         if not agreed and not self.anyway:
@@ -163,7 +163,7 @@ class Inbox(Question):
                 "something else than the others, to tell its answer from theirs. Nothing was sent; if that is known to "
                 "be a mistake and mended, open the silo with anyway=True"
             )
-        mark = Mark.of(last.number + 1, question)
+        mark = Stamp.of(last.number + 1, question)
         if self.journal:
             self.journal.put(MARKS, mark.number, "", mark.question.encode())
             for number in noted:
@@ -175,7 +175,7 @@ class Inbox(Question):
 class OutsideSilo(SiloNode):
     """A silo's node that tells its inbox how the round goes."""
 
-    def __init__(self, config: NodeConfig, inbox: Inbox) -> None:
+    def __init__(self, config: NodeConfig, inbox: Mailbox) -> None:
         """Drive the node with this inbox."""
         super().__init__(config, inbox)
         self.inbox = inbox
@@ -224,13 +224,13 @@ class OutsideSilo(SiloNode):
                 return
 
 
-def open_silo(config: NodeConfig, *, anyway: bool = False) -> tuple[Inbox, NodeConfig]:
+def open_silo(config: NodeConfig, *, anyway: bool = False) -> tuple[Mailbox, NodeConfig]:
     """Make the inbox of a silo, or say what its configuration lacks."""
     file = config.directory.parent / NODE_FILE
     if config.role is not Role.SILO:
         raise ConfigError(file, "role", f'found "{config.role}"; give the directory of a silo')
     federation = config.federation
-    return Inbox(question_of(federation, file), unit_of(federation), anyway=anyway), config
+    return Mailbox(question_of(federation, file), unit_of(federation), anyway=anyway), config
 
 
 class Silo:
@@ -246,7 +246,7 @@ class Silo:
         """
         self.inbox, self.config = open_silo(load_node(Path(directory)), anyway=anyway)
         self.name = self.config.name
-        self._host: Host[OutsideSilo] | None = None
+        self._host: Hosted[OutsideSilo] | None = None
 
     @classmethod
     def at(cls, node: OutsideSilo) -> "Silo":
@@ -257,7 +257,7 @@ class Silo:
 
     def start(self) -> "Silo":
         """Start the node."""
-        self._host = Host(lambda: OutsideSilo(self.config, self.inbox))
+        self._host = Hosted(lambda: OutsideSilo(self.config, self.inbox))
         self._host.start()
         return self
 
@@ -304,5 +304,5 @@ class Silo:
         if isinstance(round, bool) or not isinstance(round, int) or not 1 <= round <= policy.rounds:
             raise UserError(f"round = {round!r}; give 1 to {policy.rounds}")
         values = check_vector(vector, self.inbox, policy, clip=clip)
-        self.inbox.put(Given(round, values, check_examples(examples, policy), question))
+        self.inbox.put(HandedIn(round, values, check_examples(examples, policy), question))
         self.inbox.wait(round, timeout_s)

@@ -41,7 +41,7 @@ class Journal:
         os.close(descriptor)
         self._path = path
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             with self._using():
                 self._db.execute("PRAGMA locking_mode=EXCLUSIVE")

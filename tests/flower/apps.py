@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -48,7 +50,7 @@ class InMemory(Grid):
 
     def _call(self, message: Message) -> Message:
         number = message.metadata.dst_node_id - 1
-        config = {"partition-id": number, "num-partitions": self.clients}
+        config: UserConfig = {"partition-id": number, "num-partitions": self.clients}
         context = Context(run_id=1, node_id=number + 1, node_config=config, state=RecordDict(), run_config={})
         try:
             if self.failing(number, self.calls):
@@ -87,7 +89,8 @@ def made_up(mods: list[Any]) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         number = int(context.node_config["partition-id"])
-        before = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        [arrays] = message.content.array_records.values()
+        before = {name: array.numpy() for name, array in arrays.items()}
         after = {**before, **{name: before[name] + update(number)[name] for name in update(number)}}
         arrays = ArrayRecord({name: Array(np.asarray(array)) for name, array in after.items()})
         metrics = MetricRecord({"num-examples": EXAMPLES + number, "loss": SECRET})
@@ -134,9 +137,7 @@ def imported(directory: Path) -> Iterator[tuple[Any, Any]]:
     """Import an app's client and server."""
     sys.path.insert(0, str(directory))
     try:
-        from quickstart import client_app, server_app
-
-        yield client_app.app, server_app.app
+        yield import_module("quickstart.client_app").app, import_module("quickstart.server_app").app
     finally:
         sys.path.remove(str(directory))
         for name in [name for name in sys.modules if name.partition(".")[0] == "quickstart"]:

@@ -16,6 +16,7 @@ if os.environ.get("CI") != "true":  # there, a missing Flower is a failure and n
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'silomix[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, Strategy
@@ -160,7 +161,7 @@ def test_evaluation_at_clients_is_left_out_unless_somebody_says_that_it_may_tell
             1, first_model(), ConfigRecord(), inner
         )
         reply = inner._call(message)
-    assert "would tell the server this client's own metrics" in reply.error.reason
+    assert "would tell the server this client's own metrics" in str(reply.error.reason)
     strategy = FedAvg()
     with grids(fed, strategy, evaluate=True) as (grid, _):
         found = strategy.start(grid, first_model(), 1)
@@ -260,9 +261,10 @@ def test_the_app_of_the_page_learns_the_same_with_the_diff(
     policy = replace(POLICY, weight_levels=1000)
     outside.create("fed", 3, 2, 650, policy=policy, dtype="F32")  # as the page says
     accuracies = []
-    for directory, config in ((APP, {}), (patched(tmp_path / "app"), {"federation": "fed"})):
+    runs: list[tuple[Path, UserConfig]] = [(APP, {}), (patched(tmp_path / "app"), {"federation": "fed"})]
+    for directory, config in runs:
         with imported(directory) as (client, server):
-            run_config = {"num-server-rounds": 3, **config}
+            run_config: UserConfig = {"num-server-rounds": 3, **config}
             context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=run_config)
             server(InMemory(client, 3), context)
         printed = re.search(r"accuracy ([\d.]+)", capsys.readouterr().out)

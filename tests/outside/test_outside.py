@@ -19,7 +19,7 @@ from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.schema import Dtype
 from silomix.runtime.core.policy import Policy, Server
 from silomix.runtime.local import create as create_federation
-from silomix.runtime.outside.question import PATH, Mark, task, unit_of
+from silomix.runtime.outside.question import PATH, Stamp, task, unit_of
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.task import TaskError
 
@@ -232,14 +232,14 @@ def test_a_mark_survives_the_mean_and_differs_for_each_sum(tmp_path: Path, preci
     made = outside.create(tmp_path / "fed", 3, 1, 1, policy=replace(POLICY, precision=precision, bound=bound))
     unit = unit_of(made)
     for dtype in (Dtype.F32, Dtype.F64):
-        marks = [Mark.of(number, b"question") for number in (1, 2, 8**8 - 1)]
+        marks = [Stamp.of(number, b"question") for number in (1, 2, 8**8 - 1)]
         for mark in marks:
             sent = mark.values(unit, dtype)
             assert np.abs(sent).max() <= bound
-            assert Mark.read(sent, unit) == mark
+            assert Stamp.read(sent, unit) == mark
             np.testing.assert_allclose(sent / unit, np.rint(sent / unit), atol=1e-5)
-        mixed = (2 * Mark.of(1, b"a").values(unit, dtype) + Mark.of(1, b"b").values(unit, dtype)) / 3
-        assert Mark.read(mixed, unit) == Mark(1, "")
+        mixed = (2 * Stamp.of(1, b"a").values(unit, dtype) + Stamp.of(1, b"b").values(unit, dtype)) / 3
+        assert Stamp.read(mixed, unit) == Stamp(1, "")
 
 
 def test_other_processes_hand_in_at_the_door(tmp_path: Path) -> None:
