@@ -103,7 +103,7 @@ async def unparsable_sum(stage: Stage) -> Loot:
 @attack("genesis-of-another-shape", Rule.R7, "aggregator", Outcome.REFUSED, SHAPE, bites=False)
 async def genesis_of_another_shape(stage: Stage) -> Loot:
     """The model that is put on record at the beginning lacks a tensor of the task."""
-    stage.mark(0)
+    stage.mark(stage.born)  # silos have looked at it already
     await stage.begin()
     await stage.until(lambda: stage.refused_by(stage.honest_silos) or stage.dead(), "each silo has refused")
     dead = stage.dead()
