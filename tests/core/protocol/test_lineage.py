@@ -212,7 +212,7 @@ def test_without_any_one_pad_or_seed_a_vector_says_nothing() -> None:
         items: tuple[Secret, ...] = getattr(told.transcript, name)
         for place in range(len(items)):
             wrong = told.body.copy()
-            uncover(wrong, replace(told.transcript, **{name: swapped(items, secret("another"), place)}))
+            uncover(wrong, with_(told, **{name: swapped(items, secret("another"), place)}).transcript)
             assert np.mean(wrong != right) > 0.5
 
 

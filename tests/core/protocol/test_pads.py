@@ -104,8 +104,8 @@ def test_no_part_of_a_release_can_change_without_its_digest() -> None:
 
 def test_no_part_of_a_trail_can_change_without_its_digest() -> None:
     names = [f.name for f in fields(Trail) if f.name != "signature"]
-    changed = {name: replace(FIRST, **{name: "hop-2" if name == "hop" else bytes(32)}) for name in names}
-    assert len({FIRST.digest, *(t.digest for t in changed.values())}) == len(names) + 1
+    values: dict[str, Any] = {name: "hop-2" if name == "hop" else bytes(32) for name in names}
+    assert len({FIRST.digest, *(replace(FIRST, **{k: v}).digest for k, v in values.items())}) == len(names) + 1
 
 
 # Signatures and pads
