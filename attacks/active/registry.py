@@ -87,8 +87,8 @@ class Cast:
     policy: tuple[tuple[str, Any], ...] = ()
     apart: tuple[str, ...] = ()
     """Honest hops that run in a process of their own, whose memory can be looked at."""
-    trap: str = ""
-    """The silo for which the initial model is a trap."""
+    genesis: str = ""
+    """What the initial model is, if not the honest one: a "trap" for the victim, or of another "shape"."""
     alone: str = ""
     """The name of an attack that leaves a stage unfit for others, such as a silo that sits out afterwards."""
 

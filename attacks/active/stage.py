@@ -69,6 +69,7 @@ class Stage:
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
         self._mark = 0
         self._late: dict[str, float] = {}
+        self._passed_on: set[bytes] = set()
 
     async def __aenter__(self) -> "Stage":
         try:
@@ -85,6 +86,8 @@ class Stage:
         liars = (*cast.hops, *((f.aggregator.name,) if cast.aggregator else ()))
         for name in liars:
             liar = self.member(name)
+            if isinstance(liar, LyingHop) and not cast.aggregator:
+                liar.deliver = liar.in_suspense  # an honest aggregator begins at once
             await liar.serve()
         self.running = InProcess(self.home / "f", without=(*liars, *cast.silos, *cast.apart))
         await self.running.__aenter__()
@@ -93,9 +96,11 @@ class Stage:
         for node in self.aside.values():
             await node.ready()
         if cast.aggregator:
-            if cast.trap:
-                us, number = self.aggregator, int(cast.trap.removeprefix("silo-")) - 1
-                us.start = us.keep(trapped(us.tensors(us.start), number))
+            us = self.aggregator
+            if cast.genesis == "trap":
+                us.start = us.keep(trapped(us.tensors(us.start), int(VICTIM.removeprefix("silo-")) - 1))
+            elif cast.genesis == "shape":
+                us.start = us.keep_any(us.tensors(us.start))
             self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
             await self.aggregator.found()
             await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
@@ -307,15 +312,17 @@ class Stage:
         await self.until(lambda: wanted <= set(bodies), f"the bodies of all silos at {hop}")
 
     async def newest_at(self, hop: LyingHop) -> Manifest:
-        """Wait until a hop that the drill plays has a sum of the attempt that an honest aggregator has open."""
+        """Wait until a hop that the drill plays has a sum of the attempt that an honest aggregator waits for."""
         node = self.running.aggregator
 
         def here() -> bool:
             open_now, newest = node.core.manifest, hop.newest
-            return newest is not None and newest == open_now and bool(hop.heard[newest.digest].root)
+            waits = newest is not None and newest == open_now and newest.digest not in self._passed_on
+            return waits and newest is not None and bool(hop.heard[newest.digest].root)
 
         await self.until(here, "a sum is here")
         assert hop.newest is not None
+        self._passed_on.add(hop.newest.digest)
         return hop.newest
 
     # The truth, which only the drill knows
@@ -347,9 +354,9 @@ class Stage:
             heard = len(self.witness.heard)
             await asyncio.sleep(QUIET_S)
 
-    def mark(self) -> None:
-        """Begin an attack: what nodes refuse from now on is its doing."""
-        self._mark = len(self.witness.heard)
+    def mark(self, since: int | None = None) -> None:
+        """Begin an attack: what nodes refuse from now on is its doing, or from when they had said so much."""
+        self._mark = len(self.witness.heard) if since is None else since
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Return what honest nodes have refused since then."""

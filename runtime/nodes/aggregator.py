@@ -413,11 +413,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Reveal")
             return line.ask(what, request, services_pb2.RevealResponse, SMALL_BYTES, CALL_S)
 
-        answer = await self._until_answered(hop, partial(self._is_in, core.Phase.REVEALING, manifest), call, GIVEN_UP)
-        if isinstance(answer, services_pb2.RevealResponse):
-            await self._tell_core(hop, lambda: core.PadIn(hop, manifest, _pad(answer)))
-        elif answer is not None:
-            await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
+        wanted = partial(self._is_in, core.Phase.REVEALING, manifest)
+        while (answer := await self._until_answered(hop, wanted, call, GIVEN_UP)) is not None:
+            if isinstance(answer, PeerFault):
+                await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
+                return
+            if await self._tell_core(hop, partial(_pad_in, hop, manifest, answer)):
+                return
+            await asyncio.sleep(RETRY_S)  # that was no pad: whoever mends the hop is asked again
 
     async def _ask_store(self, hop: str, record: Record) -> None:
         """Have a hop store a record, and those before it that it lacks."""
@@ -445,8 +448,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if answer.records > record.round:
                 self._hop(hop, "ready")
                 said = partial(core.CountersignedIn, hop, record.digest, answer.signature, self.clock())
-                await self._tell_core(hop, said)
-                return
+                if await self._tell_core(hop, said):
+                    return
+                await asyncio.sleep(RETRY_S)
+                continue
             if answer.records == start:  # it was sent what it said it lacks, and took none of it
                 await self.insist(core.HopFailed(hop, f"it does not store record {start}", self.clock()))
                 await asyncio.sleep(RETRY_S)
@@ -457,13 +462,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         last = self.core.log.last
         return last is not None and last.digest == record.digest and self.core.phase is not FINISHED
 
-    async def _tell_core(self, hop: str, said: Callable[[], core.Event]) -> None:
+    async def _tell_core(self, hop: str, said: Callable[[], core.Event]) -> bool:
+        """Take in what a hop has answered, and say whether it holds."""
         try:
             await self.insist(said())
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
             self.log.fault("what a hop answered does not hold", fault, peer=hop)
             await self.insist(core.HopFailed(hop, str(fault), self.clock()))
+            return False
+        return True
 
     def _batch(self, start: int) -> list[history_pb2.Record]:
         """Some records from one on: as many as a message holds, and one at least."""
@@ -744,8 +752,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.metrics.silos_present(len(self.present))
 
 
-def _pad(answer: services_pb2.RevealResponse) -> Secret:
-    return Secret(fixed_field(answer.pad, SEED_BYTES, "a pad"))
+def _pad_in(hop: str, manifest: bytes, answer: services_pb2.RevealResponse) -> core.PadIn:
+    return core.PadIn(hop, manifest, Secret(fixed_field(answer.pad, SEED_BYTES, "a pad")))
 
 
 class _Service:

@@ -63,7 +63,7 @@ class Follower:
     @property
     def at_head(self) -> bool:
         """Whether the model is the one that the newest record names."""
-        return 0 <= self._at == self._log.round - 1
+        return 0 <= self.at == self._log.round - 1
 
     @property
     def _aggregator(self) -> str:

@@ -17,8 +17,9 @@ from silomix.runtime.core.errors import RunError, UserError
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.roundlog import Outcome
 from silomix.runtime.nodes.aggregator import AggregatorNode
-from silomix.runtime.nodes.facts import read_aggregator
+from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.outside.host import Host, first_of
 from silomix.runtime.outside.question import MARKED, VECTOR, Mark, question_of, unit_of
 from silomix.runtime.store.home import NODE_FILE
@@ -135,11 +136,12 @@ class OutsideAggregator(AggregatorNode):
         self.spawn(self._abandon(round_))
 
     async def _abandon(self, round_: int) -> None:
-        while self.core.round == round_ and self.core.phase not in (core.Phase.APPLYING, core.Phase.FINISHED):
+        while self.core.round == round_ and self._stopped is None:
             due = self.core.wake_at()
-            if due is not None and self._stopped is None:
-                self._skipped -= max(0.0, due - self.clock())
-                await self.insist(core.Tick(self.clock()))
+            if due is None:  # all have signed for its sum: no clock abandons it any more
+                return
+            self._skipped -= max(0.0, due - self.clock())
+            await self.insist(core.Tick(self.clock()))
 
     async def _begin(self, held: core.AskKeys) -> None:
         async with self.lock:
@@ -250,21 +252,21 @@ class Aggregator:
 
     def _read(self, number: int, question: bytes | None) -> Sum:
         with self._journal() as journal:
-            applied = {f.round: f for f in read_aggregator(journal) if isinstance(f, core.Applied)}.get(number)
+            record = {one.round: one for one in read_log(journal)}.get(number)
             weights = {round_: int(value) for round_, _, value in journal.facts(WEIGHTS)}
         federation = self.config.federation
-        if applied is None:
+        if record is None:
             raise NoSum(f"round {number} is not over, and {self.gate.end}")
-        if applied.abandoned:
+        if record.outcome is not Outcome.APPLIED:
             raise NoSum(
                 f"round {number} came to no sum: {self.gate.why.get(number, 'it was given up')}. A sum takes "
                 f"{federation.minimum_cohort} silos within {federation.policy.deadline_s} s of the round's opening"
             )
-        tensors = read_model(self.config.state.model(applied.model).read_bytes())[1]
+        tensors = read_model(self.config.state.model(record.model_after).read_bytes())[1]
         mark = Mark.read(tensors[MARKED], unit_of(federation))
         if not mark.question or (question is not None and mark.question != Mark.of(0, question).question):
             raise NoSum(f"the sum of round {number} means nothing: its silos were not all asked the same thing")
-        return Sum(number, tensors[VECTOR], weights.get(number, applied.cohort), applied.cohort)
+        return Sum(number, tensors[VECTOR], weights.get(number, len(record.silos)), len(record.silos))
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import Granularity, Policy, Server, UpdateKind
+from silomix.runtime.core.policy import Policy, Server, UpdateKind
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.factory import TaskError
 from silomix.runtime.local import create as create_federation

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.core.protocol.federations import cohort, evidence, federation, fence, headers, manifest
+from tests.core.protocol.federations import cohort, evidence, federation, fence, headers, identity, manifest
 
 from silomix.runtime.capture import reader
 from silomix.runtime.capture.format import Direction, encode_record
@@ -25,7 +25,8 @@ from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, seal, unseal
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
-from silomix.runtime.core.protocol.messages import Grouping, Receipt
+from silomix.runtime.core.protocol.messages import Grouping, Header, Receipt
+from silomix.runtime.core.protocol.roundlog import genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net import calls, wire
 from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, only_field, read_chunk
@@ -34,10 +35,12 @@ from silomix.runtime.nodes.passage import open_chunk
 from silomix.runtime.observe.remarks import read_line
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model, write_model
+from silomix.runtime.store.vault import Secrets, Vault
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 REFUSALS = (Fault, UserError)
 F = federation()
+FIRST = genesis(F, bytes(32), bytes(32)).signed(identity("aggregator"))
 M = manifest(F, attempt=2, fences=(fence(F, "hop-3", 1, 1),))
 LAYOUT = layout(M)
 PLANES = 64
@@ -139,11 +142,23 @@ def _example(name: str) -> bytes:
 ANCHOR = _example("ca.pem")
 
 
+class Pads(Vault):
+    """A vault with a pad for every attempt."""
+
+    def __init__(self, manifest: str) -> None:
+        self._manifest = manifest
+
+    def lots(self, kind: str) -> Iterator[tuple[int, str, Secrets]]:
+        if kind == "pad":
+            yield 1, self._manifest, (("pad", PRIVATE),)
+
+
 class Facts(Journal):
     """A journal with one fact, of any kind and of any content: what a damaged page would leave of it."""
 
     def __init__(self, kind: str, key: str, value: bytes) -> None:
         self._kind, self._key, self._value, self._path = kind, key, value, Path("journal.sqlite")
+        self.secrets = Pads(key)
 
     def facts(self, kind: str) -> Iterator[tuple[int, str, bytes]]:
         if kind == self._kind:
@@ -165,23 +180,36 @@ def written_facts() -> tuple[bytes, ...]:
     found: list[bytes] = []
 
     class Seen(Journal):
-        def __init__(self) -> None:
-            pass
+        def __init__(self, place: Path) -> None:
+            self.secrets = Vault(place)
 
         def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
             found.append(b"\0".join([kind.encode(), key.encode(), value]))
 
-    seen = Seen()
     head = headers(M, F)[0]
+    with tempfile.TemporaryDirectory() as place:
+        _write_all(Seen(Path(place)), head)
+    return tuple(found)
+
+
+def _write_all(seen: Journal, head: Header) -> None:
     for fact in (
-        shuffler.Released(1, ("silo-1", "silo-2"), bytes(32), ()),
+        shuffler.Padded(1, 1, M.digest, bytes(32), M.chain, bytes(32), ("silo-1",), (), b"", PRIVATE),
+        shuffler.Closed(1, 2),
+        shuffler.Signed(1, 1, M.digest, bytes(32)),
+        shuffler.Released(1, 1, M.digest, bytes(32), ("silo-1", "silo-2"), bytes(32), ()),
+        shuffler.Stored(FIRST),
+        shuffler.Forked(FIRST, FIRST),
         shuffler.KeysMade(1, 1, (("silo-1", PRIVATE),)),
         shuffler.Accused(1, evidence(M, head, "hop-1")),
     ):
         facts.write_shuffler(seen, fact)
-    facts.write_aggregator(seen, aggregator.Applied(1, bytes(32), 3, False), "average")
+    for one in (
+        aggregator.Tried(1, 1, M.digest, M.chain),
+        aggregator.Sealed(1, 1, M.digest, bytes(32), bytes(32), ("silo-1",), (("hop-1", bytes(64)),)),
+    ):
+        facts.write_aggregator(seen, one, "average")
     facts.write_silo(seen, silo.Joined(1, 1, bytes(32), ("hop-1",)))
-    return tuple(found)
 
 
 def journal_file(raw: bytes) -> None:
@@ -191,7 +219,18 @@ def journal_file(raw: bytes) -> None:
         path.write_bytes(raw)
         journal = Journal(path)
         try:
-            for kind in ("keys", "released", "accused", "applied", "joined"):
+            for kind in (
+                "padded",
+                "closed",
+                "signed",
+                "released",
+                "accused",
+                "log",
+                "fork",
+                "tried",
+                "sealed",
+                "joined",
+            ):
                 list(journal.facts(kind))
         finally:
             journal.close()

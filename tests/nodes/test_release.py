@@ -36,7 +36,7 @@ def after(node: Node, kind: str, round_: int) -> Callable[[], bool]:
         if (a_kind, a_round) == (kind, round_):
             written.append(key)
 
-    node.journal.put = watched  # type: ignore[method-assign]
+    node.journal.put = watched  # type: ignore[method-assign, assignment]
     return lambda: bool(written)
 
 
@@ -87,7 +87,8 @@ def test_what_cannot_be_written_down_is_not_done_until_it_is(
     async def go() -> None:
         async with InProcess(tmp_path / "f") as running:
             hop, machine = shuffler(running, "shuffler-2"), running.aggregator.core
-            put, failed = hop.journal.put, []
+            put = hop.journal.put
+            failed: list[str] = []
 
             def full(a_kind: str, round_: int, key: str, value: bytes) -> None:
                 if a_kind == kind and len(failed) < 5:
@@ -95,7 +96,7 @@ def test_what_cannot_be_written_down_is_not_done_until_it_is(
                     raise JournalError("no space left on the device")
                 put(a_kind, round_, key, value)
 
-            hop.journal.put = full  # type: ignore[method-assign]
+            hop.journal.put = full  # type: ignore[method-assign, assignment]
             (done,) = await running.finished()
             assert failed == ["ready" if kind == "signed" else "revealing"] * 5
             assert (done.attempts, done.cohort) == (1, 4)

@@ -1,6 +1,7 @@
 """The attacks themselves, a module for each kind. To add a kind, name its module here."""
 
 from silomix.attacks.active.acts import (
+    answers,
     chains,
     cohorts,
     copies,
@@ -16,6 +17,7 @@ from silomix.attacks.active.acts import (
 )
 
 __all__ = [
+    "answers",
     "chains",
     "cohorts",
     "copies",

@@ -14,6 +14,7 @@ from silomix.attacks.active.stage import FIRST, VICTIM, Stage
 from silomix.attacks.active.task import nought, trapped
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome as Ended
@@ -24,7 +25,7 @@ from silomix.runtime.store.modelfile import model_digest, read_model
 from silomix.v1 import body_pb2, services_pb2
 
 SAYS_S = 3.0
-CRAFTED = Cast(trap=VICTIM, alone="crafted-initial-model")
+CRAFTED = Cast(genesis="trap", alone="crafted-initial-model")
 FEW = Cast(silos=("silo-05", "silo-06"), alone="adopted-on-few-words")
 GROUPS = Cast(policy=(("group_size", 3),), alone="nearly-the-model-in-groups")
 
@@ -216,6 +217,8 @@ def _spoiled(us: LyingAggregator, round_: int) -> Iterator[tuple[str, Transcript
     yield "a smaller cohort", replace(true, cohort=fewer, headers=true.headers[1:], seeds=true.seeds[1:]), chunks
     wider = replace(true.manifest, bounds=tuple(2 * b for b in true.manifest.bounds)).signed(us.identity)
     yield "another manifest", replace(true, manifest=wider), chunks
+    huge = Schema((replace(true.manifest.schema.tensors[0], shape=(1 << 20, 1 << 20)),))
+    yield "a giant model", replace(true, manifest=replace(true.manifest, schema=huge).signed(us.identity)), chunks
     trails = (replace(true.ready.trails[0], came=bytes(32)), *true.ready.trails[1:])
     yield "another trail", replace(true, ready=replace(true.ready, trails=trails)), chunks
     yield "the end missing", true, chunks[:-1]
@@ -234,6 +237,8 @@ async def wrong_sum_for_one_silo(stage: Stage) -> Loot:
     fell: list[str] = []
     try:
         manifest = await stage.whole_round()
+        log = stage.silo(VICTIM).core.log
+        await stage.until(lambda: log.round > manifest.round, "the victim has the record")
         served: list[str] = []
         for name, transcript, chunks in _spoiled(us, manifest.round):
             parts = _written(transcript, chunks)

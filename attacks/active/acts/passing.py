@@ -141,7 +141,6 @@ async def cohort_changed_on_the_way(stage: Stage) -> Loot:
 async def sum_without_signature(stage: Stage) -> Loot:
     """The last hop delivers the sum to an honest aggregator under signatures that do not hold."""
     hop, accepted = stage.liar(LAST), 0
-    hop.deliver = hop.in_suspense
     passed, name = hop.forward(await stage.newest_at(hop)), stage.federation.aggregator.name
     spoilt = (
         replace(passed, signature=bytes(64)),
@@ -163,7 +162,6 @@ async def sum_without_signature(stage: Stage) -> Loot:
 async def tampered_sum(stage: Stage) -> Loot:
     """A hop adds an error to the sum: at level semi-honest nobody finds it, and the hop learns nothing by it."""
     hop, node = stage.liar(LAST), stage.running.aggregator
-    hop.deliver = hop.in_suspense
     manifest = await stage.newest_at(hop)
     done = len(node.history)
     before = flat(node.schema, node.tensors)

@@ -188,7 +188,6 @@ async def pad_withheld(stage: Stage) -> Loot:
 async def second_sum_of_the_last_hop(stage: Stage) -> Loot:
     """The last hop delivers another sum when the first is at the aggregator, with another trail under it."""
     hop, node = stage.liar(LAST), stage.running.aggregator
-    hop.deliver = hop.in_suspense
     manifest = await stage.newest_at(hop)
     passed, name = hop.forward(manifest), node.config.name
     other = hop.forward(manifest, lambda planes: planes[::-1].copy() * 0)

@@ -73,6 +73,8 @@ class LyingHop(Member):
         self.log: dict[int, Record] = {}
         self.reveal: Callable[[bytes], bytes] = lambda manifest: self.pads[manifest].value
         """What an honest aggregator gets that asks for a pad."""
+        self.on_store: Callable[[bytes], bytes] | None = None
+        """What answers a call to store records, if not an honest hop's word."""
         self.deliver: Callable[[Heard, Manifest], Awaitable[bytes]] = self.delivery
 
     # Keys and attempts
@@ -195,6 +197,8 @@ class LyingHop(Member):
         return services_pb2.RevealResponse(pad=self.reveal(asked.manifest_digest)).SerializeToString()
 
     async def _store(self, request: bytes, context: Any) -> bytes:
+        if self.on_store is not None:
+            return self.on_store(request)
         records = read_records(list(services_pb2.StoreRequest.FromString(request).records))
         signature = [self.store(record) for record in records][-1]
         return services_pb2.StoreResponse(records=records[-1].round + 1, signature=signature).SerializeToString()

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 
 import rich.table
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from silomix.attacks.paper.document import record, shown
 from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, find, listing, run
 from silomix.models.simulation.experiment import FULL, QUICK, RUNS
+from silomix.runtime.cli.options import BadOption
 from silomix.runtime.local import interrupt_on_sigterm
 
 
@@ -23,6 +25,10 @@ def reproduce_command(args: argparse.Namespace) -> int:
     interrupt_on_sigterm()
     chosen = [one for one in REGISTRY if one.state == RUNS] if args.all else [find(name) for name in args.id]
     scale = QUICK if args.quick else FULL
+    if args.rounds is not None:
+        if args.rounds < 1:
+            raise BadOption("--rounds", f"found {args.rounds}; give 1 or more")
+        scale = replace(scale, rounds=args.rounds)
     console = Console(stderr=args.json)
     done: list[Run] = []
     columns = (
