@@ -512,7 +512,7 @@ class Net:
         self.tell(caller, lambda: self._deliver(caller, target, event, then))
 
     def _deliver(self, caller: Any, target: Any, event: Any, then: Callable[[str, list[Any]], Any] | None) -> None:
-        life, answer = caller.lives, cast(aggregating.Event | None, None)
+        life, answer = caller.lives, cast("aggregating.Event | None", None)
         if not target.up:
             answer = aggregating.HopFailed(target.name, "not reachable", self.now) if then else None
         else:
