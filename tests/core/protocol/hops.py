@@ -243,7 +243,7 @@ def passed_on(effects: list[Effect]) -> Release | None:
 def released(effects: list[Effect]) -> tuple[str, ...] | None:
     """The cohort whose padded sum leaves a hop."""
     found = passed_on(effects)
-    return found and found.cohort.silos
+    return None if found is None else found.cohort.silos
 
 
 def release_round(hop: Hop, round_: int, f: Federation = F) -> Manifest:

@@ -7,7 +7,7 @@ has under way; what it has remembered, and the files that a process would have k
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tests.core.protocol.federations import AGGREGATOR, SCHEMA, federation, identity, rng
@@ -229,9 +229,9 @@ class Silo(Node):
         self.core = silo.Silo(self.net.f, identity(self.name))
         for fact in self.journal:
             self.core.recall(fact)
-        self.at = 0 if self.lives == 1 else self.at
-        if self.lives == 1:
-            self.model, self.server = self.net.first  # on its disk
+        if self.lives == 1:  # its disk
+            self.at = 0
+            self.model, self.server = self.net.first
         self.wants: Manifest | None = None
         self.counted = b""
 
@@ -512,7 +512,7 @@ class Net:
         self.tell(caller, lambda: self._deliver(caller, target, event, then))
 
     def _deliver(self, caller: Any, target: Any, event: Any, then: Callable[[str, list[Any]], Any] | None) -> None:
-        life, answer = caller.lives, None
+        life, answer = caller.lives, cast("aggregating.Event | None", None)
         if not target.up:
             answer = aggregating.HopFailed(target.name, "not reachable", self.now) if then else None
         else:
@@ -597,9 +597,9 @@ class Net:
         self.now += seconds
         for hop in self.hops.values():
             if hop.up:
-                self.queue.append(lambda hop=hop: hop.step(shuffler.Tick(self.now)))  # type: ignore[misc]
+                self.call(hop, hop, shuffler.Tick(self.now))
         self.settle()
-        self.queue.append(lambda: self.aggregator.step(aggregating.Tick(self.now)) and None)
+        self.call(self.aggregator, self.aggregator, aggregating.Tick(self.now))
         self.settle()
 
     def reopen(self, name: str) -> None:

@@ -715,6 +715,7 @@ class Attacked(RuleBasedStateMachine):
 
     def feed(self, event: Event, survives: int = NEVER) -> None:
         durable: list[object] = list(self.hop.journal)
+        shown = {f.manifest for f in self.hop.journal if isinstance(f, Released)}
         try:
             effects = self.hop.feed(event, survives)
         except PeerFault:
@@ -734,12 +735,11 @@ class Attacked(RuleBasedStateMachine):
             if isinstance(effect, Agree | Reveal):
                 assert isinstance(event, ReadyIn | RevealIn)
                 m = STORIES[event.manifest]
-                shown = m.digest in {f.manifest for f in durable if isinstance(f, Released)}
-                assert shown or (m.round, m.attempt) >= self.fenced  # a fence holds
+                assert m.digest in shown or (m.round, m.attempt) >= self.fenced  # a fence holds
             if isinstance(effect, Agree):
-                agreed = self.hop.core.signed[event.manifest] if isinstance(event, ReadyIn) else b""
+                agreed = self.hop.core.signed[m.digest]
                 verify(identity(self.name).public, agreed, effect.signature, self.name)
-                assert self.signed.setdefault(event.manifest, agreed) == agreed  # type: ignore[union-attr]
+                assert self.signed.setdefault(m.digest, agreed) == agreed
                 assert agreed in {f.agreed for f in durable if isinstance(f, Signed)}
             if isinstance(effect, Reveal):
                 self.shows(event, effect, durable)
