@@ -7,7 +7,7 @@ version 1. They change only with the protocol's version, so a difference is a bu
 compares both the product and the reference with what is committed.
 
 Bytes are hex, floats are Python's `float.hex` (or nan, inf, -inf). Each file lists under `good` what must work, and
-under `bad` what must be refused, with the reason of docs/protocol.md, section 7.
+under `bad` what must be refused, with the reason of docs/protocol.md, section 8.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Protocol section 6: the tamper check hides what it must, finds what it must, and names the right node.
+"""Protocol section 7: the tamper check hides what it must, finds what it must, and names the right node.
 
 The privacy and the error bound are not sampled: over tiny fields every blinder, mask and coin is counted.
 """
