@@ -70,6 +70,8 @@ class NodeConfig:
     metrics_training: bool
     required_hops: tuple[str, ...]
     capture: Path | None
+    traces: str
+    """Where the OpenTelemetry collector is; empty for none."""
     log: LogFormat
     initial_model: Path | None
     evaluate: bool

@@ -95,6 +95,11 @@ class Policy:
     """What the owners agreed on: each field with its type, what it may be, what it is for, and its default.
 
     docs/operations.md says how to choose.
+
+    >>> import silomix
+    >>> policy = silomix.Policy(task="mytask:task", rounds=20, precision=5, minimum_cohort=5)
+    >>> policy.level, policy.bound
+    (<Level.SEMI_HONEST: 'semi-honest'>, 1.0)
     """
 
     task: Annotated[str, _TASK, "What silos train: a Python factory."] = "silomix.models.digits:task"

@@ -49,7 +49,11 @@ T = TypeVar("T")
 
 
 class SilomixWarning(UserWarning):
-    """Something in a run that its owner should know, such as values that were clipped."""
+    """Something in a run that its owner should know, such as values that were clipped.
+
+    >>> import silomix, warnings
+    >>> warnings.simplefilter("error", silomix.SilomixWarning)  # to stop at the first
+    """
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,14 @@ Show = Callable[[News], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run."""
+    """What came of a run.
+
+    >>> import silomix, torch
+    >>> x, y = torch.randn(60, 4), torch.randint(2, (60,))
+    >>> done = silomix.run(silomix.TorchTask(torch.nn.Linear(4, 2), (x, y), (x, y)), silos=3, rounds=1)
+    >>> done.best.round, done.abandoned, list(done.state_dict())
+    (1, [], ['weight', 'bias'])
+    """
 
     model: dict[str, Array] = field(repr=False)
     """The trained model: its tensors by name."""

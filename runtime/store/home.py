@@ -22,6 +22,7 @@ CERTIFICATE_FILE = "tls.pem"
 CERTIFICATE_KEY_FILE = "tls.key"
 INITIAL_MODEL = "initial.safetensors"
 STATE_DIRECTORY = "state"
+SECRETS_DIRECTORY = "secrets"
 CAPTURE_DIRECTORY = "capture"
 _MODEL_NAME = 32
 """Hex digits of a digest that name a model's file: half of them tell any two apart."""
@@ -39,8 +40,18 @@ class State:
         return self.directory / "journal.sqlite"
 
     @property
+    def secrets(self) -> Path:
+        """A hop's round keys, beside the journal that opens them; gone when their round is over."""
+        return self.journal.parent / SECRETS_DIRECTORY
+
+    @property
+    def paused(self) -> Path:
+        """There while an operator holds the federation between rounds; the aggregator's."""
+        return self.directory / "paused"
+
+    @property
     def models(self) -> Path:
-        """The aggregator's models, and the states of its optimiser."""
+        """The aggregator's models, or the one that a silo has computed, and the states of the server's optimiser."""
         return self.directory / "models"
 
     def model(self, digest: bytes) -> Path:
@@ -50,6 +61,11 @@ class State:
     def moments(self, digest: bytes, round_: int) -> Path:
         """The optimiser's state after the round that made a model."""
         return self.models / f"{digest.hex()[:_MODEL_NAME]}-{round_}.moments"
+
+    @property
+    def sums(self) -> Path:
+        """The aggregator's newest sums as they came, with what it takes to read them: for silos."""
+        return self.directory / "sums"
 
     @property
     def spool(self) -> Path:
