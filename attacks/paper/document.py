@@ -19,7 +19,8 @@ HEAD = """\
 Written by `silomix reproduce --all --out docs` from what it measured; the JSON of each run is in `reproduction/`.
 `silomix reproduce ID` repeats one, and `--data mnist` and the like run it on a larger set, where its files are there
 (`silomix data`). Sizes are smaller than the paper's, whose points take hours to days on GPUs: compare the order of the
-modes and where a random guess lies, not the digits. [attacks.md](attacks.md) says how each attack works.
+modes and where a random guess lies, not the digits. The exception is sia-paper-size, which has all of the paper's
+records, networks and local epochs, and fewer of its rounds. [attacks.md](attacks.md) says how each attack works.
 """
 
 

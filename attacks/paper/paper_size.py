@@ -104,7 +104,10 @@ def _from(campaign: Campaign, number: int, last: dict[str, Any] | None) -> Itera
 def _attacked(siege: Siege, done: SimulatedRound) -> dict[str, Any]:
     """Mount source inference on one round in every mode."""
     truth, campaign = siege.truth(done), siege.campaign
+    siege.attacks.clear()
     for number, mode in enumerate(campaign.modes):
+        mounted = siege.attack(mode)
+        mounted.seed = (*mounted.seed, done.round)  # dice of the round, whichever process attacks it
         siege.look(mode, view_of(truth, mode, np.random.default_rng([campaign.seed, done.round, number])))
     scores = {mode: attack.rounds[-1] for mode, attack in siege.attacks.items()}
     return {

@@ -46,7 +46,11 @@ def silomix(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 def done(directory: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Run a command to its end, and return what it wrote."""
     process = silomix(directory, *arguments)
-    out, err = process.communicate(timeout=WAIT_S)
+    try:
+        out, err = process.communicate(timeout=WAIT_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it ends its nodes
+        raise
     assert process.returncode == code, err[-3000:]
     return out, err
 
