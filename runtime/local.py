@@ -16,9 +16,10 @@ from types import TracebackType
 
 import grpc
 
-from silomix.runtime.config.enrol import Value, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.texts import Value
+from silomix.runtime.config.trial import init
 from silomix.runtime.core.errors import PeerFault, RunError, UserError
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation
@@ -27,9 +28,9 @@ from silomix.runtime.core.values import Scalar
 from silomix.runtime.net.calls import Unseen
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line, method
-from silomix.runtime.net.transport import channel, metadata
+from silomix.runtime.net.transport import channel, metadata, tls_of
 from silomix.runtime.nodes.aggregator import AggregatorNode
-from silomix.runtime.nodes.node import Node, tls_of
+from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.observe.log import redirected

@@ -503,8 +503,7 @@ class _Service:
 
     async def _watch(self, call: Call) -> None:
         request = await call.request(services_pb2.WatchRequest, SMALL_BYTES)
-        if request.federation_digest != self.node.federation.digest:
-            raise PeerFault(Reason.WRONG_FEDERATION, f"{call.peer} has another federation file than the aggregator")
+        self.node.federation.check_same(request.federation_digest, call.peer)
         async with aclosing(self.node.news(call.peer)) as news:
             async for raw in news:
                 await call.send(services_pb2.Announcement.DESCRIPTOR.full_name, raw)

@@ -6,9 +6,9 @@ group can read. So a first container copies them, with mode 600, into memory tha
 
 from typing import Any
 
-from silomix.runtime.config.enrol import node_text
 from silomix.runtime.config.keys import NODE_KEYS
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.texts import node_text
 from silomix.runtime.render.capacity import MIB, needs, place_of
 from silomix.runtime.render.network import FEDERATION_LABEL, ROLE_LABEL, node_labels
 from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, USER, RenderError, Source
