@@ -4,6 +4,7 @@ Both are read against tables of the keys that exist, so a typing error is found 
 setting silently fails to act. runtime/config/enrol.py writes both files from the same tables.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -248,7 +249,8 @@ def load_node(path: Path) -> NodeConfig:
         raise where.wrong("federation", str(error)) from None
     if values["agreement"] is None:
         file_or_home: Path = values["federation"]
-        values["agreement"] = file_or_home if file_or_home.is_dir() else file_or_home.parent
+        found = file_or_home if file_or_home.is_dir() else file_or_home.parent
+        values["agreement"] = Path(os.path.normpath(found))  # for people: without "NODE/.." in it
     member = _own_entry(where, role, values["name"], federation)
     _check_pool(where, "required_hops", values["required_hops"], federation)
     check_identity(where, values, member)
@@ -271,6 +273,12 @@ def require_agreement(config: NodeConfig) -> None:
     if config.federation.pinned:
         pins = load_pins(config.federation, config.agreement, config.state.pins)
         require_pins(pins, config.federation, config.agreement)
+
+
+def reload_tls(config: NodeConfig) -> None:
+    """Check a running node's certificate, key and pins again, as when it starts."""
+    fields = ("name", "insecure", "certificate", "key", "agreement", "directory")
+    check_tls(Where(config.directory), {name: getattr(config, name) for name in fields}, config.federation)
 
 
 def _own_entry(where: Where, role: Role, name: str, federation: Federation) -> Member:

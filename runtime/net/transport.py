@@ -170,10 +170,17 @@ class Server:
                 f"cannot listen on {listen}: another process has the port, or the address is not this host's"
             ) from None
 
-    def serve(self, host: Host, service: str, methods: Mapping[str, Method]) -> None:
+    def serve(
+        self,
+        host: Host,
+        service: str,
+        methods: Mapping[str, Method],
+        others: Mapping[str, Mapping[str, Method]] | None = None,
+    ) -> None:
         """Let a node answer the calls of a service, and be asked for its health and for what else there is to ask."""
-        self._names = [*NAMES, service]
-        for name, answers in zip(self._names, (self._health.methods, reflect(self._names), methods), strict=True):
+        self._names = [*NAMES, service, *(others or {})]
+        answering = (self._health.methods, reflect(self._names), methods, *(others or {}).values())
+        for name, answers in zip(self._names, answering, strict=True):
             handlers = {method: answer.handler(host, method) for method, answer in answers.items()}
             self.add_generic(grpc.method_handlers_generic_handler(name, handlers))
 

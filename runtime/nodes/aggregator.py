@@ -128,7 +128,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def main(self) -> None:
         """Serve, and run round after round until all are done."""
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
-        server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods)
+        server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods, self.renewal.services)
         await server.start()
         self.log.info("serving", address=self.config.listen)
         try:

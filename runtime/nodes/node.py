@@ -24,6 +24,7 @@ from silomix.runtime.net.calls import Context
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line
 from silomix.runtime.net.transport import caller, channel, metadata, tls_of
+from silomix.runtime.nodes.renewal import Renewal
 from silomix.runtime.observe.events import Events
 from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
@@ -84,6 +85,7 @@ class Node:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._dialled_with = 0
         self._refusals = Sparing(LOG_EVERY_S)
+        self.renewal = Renewal(self)
         self._stream = 0
 
     async def main(self) -> None:
@@ -102,6 +104,7 @@ class Node:
         try:
             async with self.tasks:
                 self.tasks.create_task(self.events.run())
+                self.tasks.create_task(self.renewal.run())
                 self.tasks.create_task(self._work_to_the_end())
                 self.tasks.create_task(self._end())
         except* _Stop:

@@ -14,7 +14,7 @@ from silomix.runtime.render.network import always
 from silomix.runtime.render.overlay import ALL_IN_ONE, MADE, Cluster, kustomization, overlay
 from silomix.runtime.render.source import KEY_FILES, Files, RenderError, Source, yaml_bytes
 from silomix.runtime.render.workload import certificate, node_settings, service, stateful_set
-from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, IDENTITY_FILE, NODE_FILE
+from silomix.runtime.store.home import ANCHOR_FILE, IDENTITY_FILE, NODE_FILE
 
 __all__ = ["Cluster", "keys", "overlay_name", "render"]
 
@@ -116,7 +116,7 @@ def _base(source: Source, cluster: Cluster) -> Files:
         Path("kustomization.yaml"): kustomization(
             "What every cluster of the federation has: the public files, and a namespace in which nothing is allowed.",
             resources=["namespace.yaml", "network.yaml"],
-            configMapGenerator=[{"name": "federation", "files": [FEDERATION_FILE, ANCHOR_FILE]}],
+            configMapGenerator=[{"name": "federation", "files": list(map(str, source.public_files()))}],
         ),
     }
 

@@ -63,6 +63,7 @@ def make(
     shufflers: int = 2,
     *,
     insecure: bool = False,
+    ca: bool = False,
     settings: Mapping[Role, Mapping[str, Value]] | None = None,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
     **changes: Any,
@@ -74,6 +75,7 @@ def make(
         shufflers,
         policy=policy(**changes),
         insecure=insecure,
+        ca=ca,
         settings=settings,
         silo_options=silo_options,
     )
