@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-full spec system bench mutants lint proto grafana clean
+.PHONY: demo test test-full warm spec system bench mutants lint proto grafana clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,11 +14,18 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)            ## the main job, on this machine
 	$(BIN)/silomix demo
 
-test: lint system         ## lint, types, then every test but the slow ones
-	$(BIN)/pytest -m 'not full'
+# Two at a time. A file's tests stay together, since they share federations; the order is that of the folders.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
-test-full: lint system    ## the slow ones too
-	$(BIN)/pytest
+warm: $(STAMP)            ## compile the kernels once, and not in every test process
+	$(BIN)/silomix warm
+
+test: lint system warm    ## lint, types, then every test but the slow ones; the slowest 20 at the end
+	$(PYTEST) -m 'not full'
+
+test-full: lint system warm  ## the slow ones too
+	$(PYTEST)
 
 spec: $(STAMP) system     ## the specification in docs/spec, checked by TLC, small and large
 	$(BIN)/pytest tests/spec

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 from silomix.attacks.views.body import Row, read_body, with_bodies
 from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.view import View, as_changes

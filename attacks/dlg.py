@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silomix.attacks.sia import AttackError, Records
+from silomix.attacks.errors import AttackError
+from silomix.attacks.views.classifier import Records
 
 Pictures = npt.NDArray[np.float32]
 """(n, channels, side, side), with pixels in 0..1."""

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from silomix.attacks.sia import Losses, Records, Targets
+from silomix.attacks.sia import Losses, Targets
+from silomix.attacks.views.classifier import Records
 from silomix.attacks.views.view import View
-from silomix.runtime.core.policy import Granularity
+from silomix.runtime.core.numbers.plan import Granularity
 
 CLASSES = "shadow-classes"
 """Guess by the record's class: the silo in whose shadow set that class is most frequent."""

@@ -22,7 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silomix.attacks.sia import Records, Unfit, each, logits
+from silomix.attacks.errors import AttackError, Unfit
+from silomix.attacks.views.classifier import Records, each, logits
+from silomix.attacks.views.view import View
+from silomix.runtime.core.numbers.plan import Granularity
+from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.task import Tensors
 
 Floats = npt.NDArray[np.float64]
@@ -192,3 +196,35 @@ def _runner_up(scores: Floats, c: int) -> npt.NDArray[np.int64]:
     masked[:, c] = -np.inf
     best: npt.NDArray[np.int64] = masked.argmax(axis=1)
     return best
+
+
+def reconstruct(view: View, shadows: Sequence[Records], net: nn.Module, by: By = "accuracy") -> list[Tensors]:
+    """Make the best local model for each silo of the cohort; `shadows` has one set for each, in the same order."""
+    n = len(view.cohort)
+    if view.rows is None:
+        if view.mean is None:
+            raise AttackError("the view holds neither bodies nor a sum: was the round captured to its end?")
+        return [view.mean] * n
+    if len(view.rows) != n:
+        raise AttackError(f"{len(view.rows)} bodies for a cohort of {n}")
+    if view.mixed is Granularity.NONE:
+        return [view.whole(row) for row in view.rows]
+    if len(shadows) != n:
+        raise AttackError(f"{len(shadows)} shadow sets for a cohort of {n}: remapping takes one for each silo")
+    if view.mixed is Granularity.MODEL:
+        return remap_models(net, [view.whole(row) for row in view.rows], shadows, by)
+    head, own = sent_head(net, view.schema), head_values(net)
+    average = {**own, **view.whole(view.rows.mean(axis=0, dtype=np.float64))}
+    pieces = {name: view.tensors(name) if name in head else np.repeat(own[name][None], n, axis=0) for name in own}
+    if view.mixed is Granularity.PARAMETER:
+        return remap_parameters(net, average, pieces, shadows, by)
+    return remap_layers(net, average, pieces, shadows, by)
+
+
+def sent_head(net: nn.Module, schema: Schema) -> frozenset[str]:
+    """Name the tensors of the last layer that silos send; a network that keeps all of it to itself is refused."""
+    names = head_of(net).names
+    sent = frozenset(names) & {spec.name for spec in schema.tensors}
+    if not sent:
+        raise Unfit(f"{' and '.join(names)} do not travel, and R_L and R_P pick among what is sent of that layer")
+    return sent

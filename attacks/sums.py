@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 from silomix.attacks.views.view import View
 from silomix.runtime.task import Tensors
 

@@ -69,7 +69,7 @@ def best_of(history: Sequence[Round]) -> Round | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunFiles:
     """A federation's directory, and the one with its results: the same, or the one above."""
 
     home: Path
@@ -128,14 +128,14 @@ class Place:
         return history
 
 
-def find(path: Path) -> Place:
+def find(path: Path) -> RunFiles:
     """Find the federation that a path is about: its own directory or file, a node's, or that of `silomix run`."""
     here = path if path.is_dir() else path.parent
     if (here / NODE_FILE).exists():
-        return Place(here.parent, here.parent, load_node(here).federation)
+        return RunFiles(here.parent, here.parent, load_node(here).federation)
     if (here / FEDERATION_FILE).exists():
         results = here.parent if here.name == FEDERATION and (here.parent / FINAL).exists() else here
-        return Place(here, results, load_federation(here))
+        return RunFiles(here, results, load_federation(here))
     if (here / FEDERATION / FEDERATION_FILE).exists():
-        return Place(here / FEDERATION, here, load_federation(here / FEDERATION))
+        return RunFiles(here / FEDERATION, here, load_federation(here / FEDERATION))
     raise ConfigError(here, "", f"holds no {FEDERATION_FILE}: give the directory that `silomix init` or `run` wrote")

@@ -1,13 +1,33 @@
-"""What all tests share: where modules are found, and how hypothesis looks for counterexamples."""
+"""What all tests share: where modules are found, how hypothesis searches, and a loop for those that are coroutines."""
 
+import asyncio
+import inspect
+import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Tests import each other as `tests.core.numbers.oracle`, however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+# Two tests run at a time: if each used every core for its matrices, they would hold each other up.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The same examples in every run, and no deadline: the first call of a kernel compiles it.
 settings.register_profile("silomix", derandomize=True, deadline=None)
 settings.load_profile("silomix")
+
+LONGEST_S = 240.0
+"""How long a coroutine may take before it counts as stuck: many times what the slowest does on a busy machine."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def test_...` on a loop of its own, and never for ever."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), LONGEST_S))
+    return True

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 
-from silomix.attacks.active.member import Refused
+from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Attack, Loot, Outcome, Result, Rule, judge
 from silomix.attacks.active.stage import Stage
 from silomix.attacks.active.without import switched_off

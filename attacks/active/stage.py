@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.active.aggregator import Delivered, LyingAggregator
-from silomix.attacks.active.hop import LyingHop
+from silomix.attacks.active.liars.aggregator import Delivered, LyingAggregator
+from silomix.attacks.active.liars.hop import LyingHop
+from silomix.attacks.active.liars.member import Member
 from silomix.attacks.active.measure import Closeness, Vector, flat
-from silomix.attacks.active.member import Member
 from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
 from silomix.attacks.active.task import Drill

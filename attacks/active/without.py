@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from silomix.attacks.active.liars.sealing import seal_carelessly
 from silomix.attacks.active.registry import Rule
-from silomix.attacks.active.sealing import seal_carelessly
 from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks

@@ -1,7 +1,7 @@
 """What it takes to be part of an audit: an attack's work, its expectations, and its section of the report.
 
-attacks/registry.py lists those that are mounted; `silomix audit --attack mymodule:ATTACK` adds one of your own. The
-work is cut into jobs, functions of plain values that return plain JSON, so that they can run in any process.
+attacks/audit/registry.py lists those that are mounted; `silomix audit --attack mymodule:ATTACK` adds one of your own.
+The work is cut into jobs, functions of plain values that return plain JSON, so that they can run in any process.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -19,7 +19,7 @@ from silomix.attacks.audit.pool import Done, Job, run_jobs
 from silomix.attacks.audit.subject import Subject, describe
 from silomix.attacks.audit.verdict import Json, judge
 from silomix.attacks.audit.watch import watched
-from silomix.attacks.sia import Unfit
+from silomix.attacks.errors import Unfit
 from silomix.attacks.views.captured import Scene
 
 QUICK = Size("quick", 1000, 8)

@@ -10,24 +10,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import nn
 
+from silomix.attacks.errors import AttackError, Unfit
 from silomix.attacks.prior import CLASSES, INVENTED, class_losses, invented
-from silomix.attacks.remap import By
-from silomix.attacks.sia import (
-    PER_SILO,
-    AttackError,
-    Inference,
-    Outcome,
-    Records,
-    Targets,
-    Unfit,
-    draw_targets,
-    outcome,
-)
+from silomix.attacks.remap import By, reconstruct
+from silomix.attacks.sia import PER_SILO, Inference, Outcome, Targets, draw_targets, outcome
 from silomix.attacks.sums import disaggregate
-from silomix.attacks.victims import Victim, victims_of
+from silomix.attacks.views.classifier import Records
 from silomix.attacks.views.shadow import FRACTION, shadow_sets
 from silomix.attacks.views.simulated import Truth, view_of
-from silomix.attacks.views.view import Mode, View, reconstruct
+from silomix.attacks.views.victims import Victim, victims_of
+from silomix.attacks.views.view import Mode, View
 from silomix.models.simulation.simulate import SimulatedRound, simulate
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.numbers.schema import Schema

@@ -10,13 +10,13 @@ from typing import Any
 
 from silomix.attacks.audit.watch import Watched, Watcher, look
 from silomix.attacks.collusion import opened
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 from silomix.attacks.sums import disaggregate
 from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.view import View
-from silomix.runtime.capture.format import Header
+from silomix.runtime.capture.format import FileHeader
 from silomix.runtime.capture.reader import read
-from silomix.runtime.core.policy import Granularity
+from silomix.runtime.core.numbers.plan import Granularity
 
 
 def replay(capture: Path, scene: Scene, seed: int = 1) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def replay(capture: Path, scene: Scene, seed: int = 1) -> dict[str, Any]:
     }
 
 
-def first_header(capture: Path) -> Header:
+def first_header(capture: Path) -> FileHeader:
     """Read who recorded a capture."""
     for record in read(capture):
         return record.header

@@ -10,8 +10,9 @@ from torch import Tensor
 from silomix.attacks.audit.attack import Block, Heat, Section, Size
 from silomix.attacks.audit.campaign import LEAST, Campaign
 from silomix.attacks.audit.verdict import Json
-from silomix.attacks.sia import PER_SILO, AttackError
-from silomix.attacks.victims import Victim
+from silomix.attacks.errors import AttackError
+from silomix.attacks.sia import PER_SILO
+from silomix.attacks.views.victims import Victim
 from silomix.models.simulation.experiment import Cell, Table
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import Policy

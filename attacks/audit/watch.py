@@ -14,13 +14,15 @@ import torch
 
 from silomix.attacks.audit.verdict import Expectation, Json, Verdict, judge
 from silomix.attacks.collusion import opened
-from silomix.attacks.sia import AttackError, Inference, Outcome, Records, Score, Targets, draw_targets, outcome
-from silomix.attacks.victims import Victim
+from silomix.attacks.errors import AttackError
+from silomix.attacks.remap import reconstruct
+from silomix.attacks.sia import Inference, Outcome, Score, Targets, draw_targets, outcome
 from silomix.attacks.views.captured import Scene
+from silomix.attacks.views.classifier import Records
 from silomix.attacks.views.shadow import shadow_sets
-from silomix.attacks.views.view import View, reconstruct
-from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.policy import Granularity
+from silomix.attacks.views.victims import Victim
+from silomix.attacks.views.view import View
+from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.store.home import Home
 from silomix.runtime.task import Tensors
 

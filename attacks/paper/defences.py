@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from silomix.attacks.audit.campaign import Campaign, options_of
-from silomix.attacks.sia import Records
+from silomix.attacks.views.classifier import Records
 from silomix.models import digits
 from silomix.models.built_in import crop
 from silomix.models.torch_task import TorchTask, Training, from_seed

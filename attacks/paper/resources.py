@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from silomix.attacks.remap import head_of, remap_layers, remap_models, remap_parameters
-from silomix.attacks.sia import Records, logits
+from silomix.attacks.views.classifier import Records, logits
 from silomix.models.simulation.experiment import Cell, Experiment, Progress, Result, Scale, Table
 from silomix.runtime.task import Tensors
 

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from silomix.attacks.sia import AttackError
-from silomix.attacks.victims import Victim, victims_of
+from silomix.attacks.errors import AttackError
+from silomix.attacks.views.victims import Victim, victims_of
 from silomix.attacks.views.view import View, as_changes, floats
 from silomix.runtime.capture.evidence import Evidence, evidence
 from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.core.numbers.codec import Codec
-from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Array, Schema
-from silomix.runtime.core.policy import Granularity, UpdateKind
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.store.home import FEDERATION_FILE, Home
 from silomix.runtime.store.journal import Journal

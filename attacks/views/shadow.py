@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from silomix.attacks.sia import AttackError, Records
-from silomix.attacks.victims import Victim
+from silomix.attacks.errors import AttackError
+from silomix.attacks.views.classifier import Records
+from silomix.attacks.views.victims import Victim
 
 FRACTION = 0.05
 """Size of a shadow set in parts of the silo's records: the paper's; it also takes 0.01 and 0.005."""

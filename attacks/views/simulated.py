@@ -16,9 +16,8 @@ from silomix.runtime.core.numbers.baseline import Baseline
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import AGGREGATOR, MaskContext, Secret, mask_stream
 from silomix.runtime.core.numbers.packing import Bytes
-from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, plan
 from silomix.runtime.core.numbers.schema import Array, Schema, add
-from silomix.runtime.core.policy import Granularity
 from silomix.runtime.task import Tensors
 
 HOPS = 3

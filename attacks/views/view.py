@@ -7,19 +7,16 @@ is the mean, the same for all: every loss ties, and the guess is a random one. T
 protected mode stands beside one that takes an assumption away, and must succeed (`CONTROLS`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
-from silomix.attacks.remap import By, head_of, head_values, remap_layers, remap_models, remap_parameters
-from silomix.attacks.sia import AttackError, Records, Unfit
+from silomix.attacks.errors import AttackError
+from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.numbers.schema import Schema, as_float
-from silomix.runtime.core.policy import Granularity
 from silomix.runtime.task import Tensors
 
 Rows = npt.NDArray[np.float32]
@@ -113,35 +110,3 @@ def as_changes(view: View) -> View:
         return view
     start = np.concatenate([np.asarray(view.before[spec.name]).reshape(-1) for spec in view.schema.tensors])
     return replace(view, rows=(view.rows - start).astype(np.float32))
-
-
-def reconstruct(view: View, shadows: Sequence[Records], net: nn.Module, by: By = "accuracy") -> list[Tensors]:
-    """Make the best local model for each silo of the cohort; `shadows` has one set for each, in the same order."""
-    n = len(view.cohort)
-    if view.rows is None:
-        if view.mean is None:
-            raise AttackError("the view holds neither bodies nor a sum: was the round captured to its end?")
-        return [view.mean] * n
-    if len(view.rows) != n:
-        raise AttackError(f"{len(view.rows)} bodies for a cohort of {n}")
-    if view.mixed is Granularity.NONE:
-        return [view.whole(row) for row in view.rows]
-    if len(shadows) != n:
-        raise AttackError(f"{len(shadows)} shadow sets for a cohort of {n}: remapping takes one for each silo")
-    if view.mixed is Granularity.MODEL:
-        return remap_models(net, [view.whole(row) for row in view.rows], shadows, by)
-    head, own = sent_head(net, view.schema), head_values(net)
-    average = {**own, **view.whole(view.rows.mean(axis=0, dtype=np.float64))}
-    pieces = {name: view.tensors(name) if name in head else np.repeat(own[name][None], n, axis=0) for name in own}
-    if view.mixed is Granularity.PARAMETER:
-        return remap_parameters(net, average, pieces, shadows, by)
-    return remap_layers(net, average, pieces, shadows, by)
-
-
-def sent_head(net: nn.Module, schema: Schema) -> frozenset[str]:
-    """Name the tensors of the last layer that silos send; a network that keeps all of it to itself is refused."""
-    names = head_of(net).names
-    sent = frozenset(names) & {spec.name for spec in schema.tensors}
-    if not sent:
-        raise Unfit(f"{' and '.join(names)} do not travel, and R_L and R_P pick among what is sent of that layer")
-    return sent

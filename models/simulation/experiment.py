@@ -52,17 +52,6 @@ class Progress(Protocol):
         ...
 
 
-class Unkept:
-    """A `Progress` that keeps nothing and says nothing: for tests and notebooks."""
-
-    def plan(self, points: int) -> None:
-        """Take no notice."""
-
-    def point(self, key: str, compute: Callable[[], T]) -> T:
-        """Compute."""
-        return compute()
-
-
 @dataclass(frozen=True)
 class Table:
     """Numbers side by side: ours and, where the paper prints one, the paper's."""

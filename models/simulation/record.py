@@ -38,7 +38,7 @@ class RecordError(UserError):
     """The directory holds something that this run cannot go on from. The message says what to do."""
 
 
-class Record:
+class RunDirectory:
     """The directory of one run, held by one process at a time."""
 
     def __init__(self, directory: Path, settings: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class Record:
             self._lock.close()
             raise
 
-    def __enter__(self) -> "Record":
+    def __enter__(self) -> "RunDirectory":
         return self
 
     def __exit__(

@@ -16,16 +16,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from silomix.runtime.task import TaskError
-
-if TYPE_CHECKING:
-    from silomix.models.torch_task import TorchTask
 
 Source = Callable[[int], bytes]
 """Gives n random bytes."""
@@ -108,7 +105,17 @@ class Privacy:
         return rng.bytes if self.seeded else os.urandom
 
 
-def fit(task: "TorchTask", privacy: Privacy, rng: np.random.Generator, loss_of: Callable[[Tensor], Tensor]) -> float:
+class Trainable(Protocol):
+    """What private training needs of a task: a TorchTask has it."""
+
+    net: nn.Module
+    share: tuple[Tensor, Tensor]
+    lr: float
+    momentum: float
+    weight_decay: float
+
+
+def fit(task: Trainable, privacy: Privacy, rng: np.random.Generator, loss_of: Callable[[Tensor], Tensor]) -> float:
     """Train the task's network for a round in private, and return the mean loss of what was drawn.
 
     loss_of gives the mean loss over the records with these numbers.

@@ -18,13 +18,11 @@ from silomix.runtime.capture.format import CaptureError, Direction, Record
 from silomix.runtime.capture.reader import read
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import float_body
-from silomix.runtime.core.numbers.plan import Plan
+from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.numbers.schema import Array
-from silomix.runtime.core.policy import Granularity
 from silomix.runtime.core.protocol.messages import Manifest
-from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.core.protocol.rules import baseline, layout
 from silomix.runtime.net.wire import read_cohort, read_manifest
-from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import body_pb2
 

@@ -56,7 +56,7 @@ _DIRECTIONS = tuple(Direction)
 
 
 @dataclass(frozen=True)
-class Header:
+class FileHeader:
     """Who recorded a file. Stream numbers are unique within one run, which is a node and when it started."""
 
     node: str
@@ -80,7 +80,7 @@ class Header:
         return json.dumps(values).encode() + b"\n"
 
     @classmethod
-    def parse(cls, line: bytes) -> "Header":
+    def parse(cls, line: bytes) -> "FileHeader":
         """Decode the first line, or say why it is not one."""
         try:
             values = json.loads(line)
@@ -102,7 +102,7 @@ class Header:
 class Record:
     """One message that travelled, and when, which way, to or from whom, and in which call."""
 
-    header: Header
+    header: FileHeader
     time: float
     """Unix time at which the node saw it, in seconds."""
     direction: Direction
@@ -175,7 +175,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def decode_record(header: Header, raw: bytes) -> Record:
+def decode_record(header: FileHeader, raw: bytes) -> Record:
     """Read a record, without its length."""
     try:
         moment, code = _TIME_DIRECTION.unpack_from(raw)

@@ -12,7 +12,7 @@ from silomix.runtime.capture.format import (
     SUFFIX,
     CaptureError,
     CaptureTruncated,
-    Header,
+    FileHeader,
     Record,
     capture_files,
     decode_record,
@@ -72,7 +72,7 @@ class Reading(Iterator[Record]):
 
 
 def _records(source: "_Source") -> Iterator[Record]:
-    header = Header.parse(source.line(MAX_HEADER))
+    header = FileHeader.parse(source.line(MAX_HEADER))
     while not source.ended():
         yield decode_record(header, source.take(source.varint()))
 

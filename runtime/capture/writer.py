@@ -24,7 +24,7 @@ from silomix.runtime.capture.format import (
     MIB,
     SUFFIX,
     Direction,
-    Header,
+    FileHeader,
     capture_files,
     encode_record,
     sequence_of,
@@ -68,7 +68,7 @@ class Capture:
         self._retry_s = retry_s
         self._clock = clock
         self._log = Log(node)
-        self._run = Header(node, role, bytes(federation_digest), clock(), 0)
+        self._run = FileHeader(node, role, bytes(federation_digest), clock(), 0)
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -212,7 +212,7 @@ class Capture:
         sequence = 1 + (sequence_of(files[-1]) if files else 0)
         path = self.directory / f"{self._prefix}-{sequence:06}{SUFFIX}"
         run = self._run
-        header = Header(run.node, run.role, run.federation, run.started, sequence)
+        header = FileHeader(run.node, run.role, run.federation, run.started, sequence)
         return _Writer(path, self._open(path), header)
 
     def _open(self, path: Path) -> BinaryIO:
@@ -222,7 +222,7 @@ class Capture:
 class _Writer:
     """One file: a gzip stream whose flushed part can be read even if the rest never comes."""
 
-    def __init__(self, path: Path, file: BinaryIO, header: Header) -> None:
+    def __init__(self, path: Path, file: BinaryIO, header: FileHeader) -> None:
         self._path = path
         self._file = file
         self._gzip = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)

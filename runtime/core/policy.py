@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
 
-from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Encoding, Level, Quantiser
+from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Encoding, Granularity, Level, Quantiser
 from silomix.runtime.core.values import FADING, LIMIT, OPTIONS, POSITIVE, SHARE, Kind, Scalar, one_of, text, whole
 
 LEAST_COHORT = 3
@@ -37,17 +37,6 @@ class UpdateKind(StrEnum):
     """The trained values less the global model's: small numbers, so fewer digits do."""
     WEIGHTS = "weights"
     """The trained values themselves, as in the paper."""
-
-
-class Granularity(StrEnum):
-    """What leaves the chain. Only `sum` protects; the others are what the paper compares with."""
-
-    NONE = "none"
-    MODEL = "model"
-    LAYER = "layer"
-    PARAMETER = "parameter"
-    UNARY = "unary"
-    SUM = "sum"
 
 
 class Server(StrEnum):

@@ -8,7 +8,7 @@ import sys
 from string import ascii_uppercase
 from typing import Any
 
-from silomix.runtime.dashboard.panels import TITLE, Kind, Panel, Place, places
+from silomix.runtime.dashboard.panels import TITLE, GridPlace, Panel, PanelKind, places
 
 UID = "silomix"
 DESCRIPTION = "A silomix federation: what it sends, how long rounds take, whom a silo hides among, what was refused."
@@ -18,11 +18,11 @@ BAR = "30s"
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _KINDS = {
-    Kind.LINES: "timeseries",
-    Kind.BARS: "timeseries",
-    Kind.STAT: "stat",
-    Kind.GAUGE: "bargauge",
-    Kind.STATES: "state-timeline",
+    PanelKind.LINES: "timeseries",
+    PanelKind.BARS: "timeseries",
+    PanelKind.STAT: "stat",
+    PanelKind.GAUGE: "bargauge",
+    PanelKind.STATES: "state-timeline",
 }
 _NEWEST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _LEGEND = {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True}
@@ -64,7 +64,7 @@ def _variables() -> list[dict[str, Any]]:
     return [source, job]
 
 
-def _panel(number: int, place: Place) -> dict[str, Any]:
+def _panel(number: int, place: GridPlace) -> dict[str, Any]:
     panel = place.panel
     options, custom = _look(panel)
     by_value = bool(panel.steps or panel.states)
@@ -75,7 +75,7 @@ def _panel(number: int, place: Place) -> dict[str, Any]:
     }
     if panel.decimals is not None:
         defaults["decimals"] = panel.decimals
-    if panel.kind in (Kind.LINES, Kind.BARS, Kind.GAUGE):
+    if panel.kind in (PanelKind.LINES, PanelKind.BARS, PanelKind.GAUGE):
         defaults["min"] = 0
     if panel.steps:
         steps = [{"value": value, "color": colour} for value, colour in panel.steps]
@@ -94,7 +94,7 @@ def _panel(number: int, place: Place) -> dict[str, Any]:
         "title": panel.title,
         "description": panel.what,
         "datasource": _SOURCE,
-        **({"interval": BAR} if panel.kind is Kind.BARS else {}),
+        **({"interval": BAR} if panel.kind is PanelKind.BARS else {}),
         "gridPos": {"x": place.x, "y": place.y, "w": panel.width, "h": panel.height},
         "targets": _targets(panel),
         "fieldConfig": {"defaults": defaults, "overrides": _overrides(panel)},
@@ -103,7 +103,7 @@ def _panel(number: int, place: Place) -> dict[str, Any]:
 
 
 def _targets(panel: Panel) -> list[dict[str, Any]]:
-    instant = panel.kind is Kind.GAUGE
+    instant = panel.kind is PanelKind.GAUGE
     return [
         {
             "refId": letter,
@@ -134,14 +134,14 @@ def _overrides(panel: Panel) -> list[dict[str, Any]]:
 def _look(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
     """What differs by kind: the panel's options, and the custom part of its fields."""
     match panel.kind:
-        case Kind.LINES:
+        case PanelKind.LINES:
             custom = {"lineWidth": 1, "fillOpacity": 4, "spanNulls": panel.sparse, "showPoints": "auto"}
             return {"legend": _LEGEND, "tooltip": _TOOLTIP}, custom
-        case Kind.BARS:
+        case PanelKind.BARS:
             stacking = {"mode": "normal", "group": "A"}
             custom = {"drawStyle": "bars", "lineWidth": 0, "fillOpacity": 70, "stacking": stacking}
             return {"legend": _LEGEND, "tooltip": _TOOLTIP}, custom
-        case Kind.STAT:
+        case PanelKind.STAT:
             options = {
                 "reduceOptions": _NEWEST,
                 "graphMode": "none",
@@ -154,7 +154,7 @@ def _look(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
                 "percentChangeColorMode": "standard",
             }
             return options, {}
-        case Kind.GAUGE:
+        case PanelKind.GAUGE:
             options = {
                 "reduceOptions": _NEWEST,
                 "displayMode": "basic",
@@ -169,7 +169,7 @@ def _look(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
                 "legend": {**_LEGEND, "showLegend": False},
             }
             return options, {}
-        case Kind.STATES:
+        case PanelKind.STATES:
             options = {
                 "showValue": "auto",
                 "rowHeight": 0.9,

@@ -19,7 +19,7 @@ GOOD, FAIR, BAD = "green", "orange", "red"
 """Colours that mean something. Grafana and matplotlib both know them by these names."""
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """How a panel draws what its queries return."""
 
     LINES = "lines"
@@ -51,7 +51,7 @@ class Panel:
 
     title: str
     what: str
-    kind: Kind
+    kind: PanelKind
     queries: tuple[Query, ...]
     unit: str = "none"
     """Grafana's name of the unit."""
@@ -69,7 +69,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Place:
+class GridPlace:
     """Where a panel stands on the grid, in columns and rows."""
 
     x: int
@@ -107,7 +107,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Round",
         "The round under way, and how many there are to be.",
-        Kind.STAT,
+        PanelKind.STAT,
         (
             Query('max by (job) (silomix_round{job="$job"})', "under way"),
             Query('max by (job) (silomix_policy_rounds{job="$job"})', "of"),
@@ -119,7 +119,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Bits per parameter and silo",
         "What one silo sent for a parameter, framing included. Unprotected it is 32.",
-        Kind.STAT,
+        PanelKind.STAT,
         (Query(SENT_BITS, "sent"), Query(PLAN_BITS, "plan")),
         width=5,
         height=4,
@@ -128,7 +128,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Round takes",
         "From a round's first announcement to the new model, all attempts included: the mean of the last rounds.",
-        Kind.STAT,
+        PanelKind.STAT,
         (Query(_mean("round_seconds", "job", "aggregator"), "mean"),),
         unit="s",
         width=4,
@@ -138,7 +138,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Model accuracy",
         "As the evaluator beside the aggregator measured it, if there is one.",
-        Kind.STAT,
+        PanelKind.STAT,
         (Query('max by (job) (silomix_model_accuracy{job="$job"}) >= 0', "accuracy"),),
         unit="percentunit",
         width=4,
@@ -149,7 +149,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Hops unreachable",
         "As the aggregator sees the chain. A round needs every hop.",
-        Kind.STAT,
+        PanelKind.STAT,
         (Query('sum by (job) (silomix_hop_state{job="$job", state="unreachable"})', "hops"),),
         width=3,
         height=4,
@@ -159,7 +159,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "First certificate expires in",
         "The certificate that runs out first, of all nodes.",
-        Kind.STAT,
+        PanelKind.STAT,
         (Query(f"min by (job) ({DAYS_LEFT}) > -Inf", "days"),),
         unit="d",
         width=4,
@@ -172,7 +172,7 @@ PANELS: tuple[Panel, ...] = (
         "Bits per parameter, against the plan and vanilla's 32",
         "What a silo sends should lie a hair above the plan: headers and signatures. What arrives at the aggregator "
         "has the headers of all silos in it. Small models show more of either.",
-        Kind.LINES,
+        PanelKind.LINES,
         (
             Query(SENT_BITS, "sent by a silo (most)"),
             Query(
@@ -191,7 +191,7 @@ PANELS: tuple[Panel, ...] = (
         "Round latency by phase, at the aggregator",
         "Stacked, the phases are the round: hops make keys (prepare), silos train and upload (collect), the sum passes "
         "the chain (release), the next model is made (apply).",
-        Kind.BARS,
+        PanelKind.BARS,
         tuple(
             Query(_mean("round_phase_seconds", "phase", "aggregator", f', phase="{phase}"'), phase)
             for phase in ("prepare", "collect", "release", "apply")
@@ -201,21 +201,21 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Bytes sent, by silo",
         "Serialised messages, without TLS and TCP. A silo that sends much more than the others sends bodies again.",
-        Kind.LINES,
+        PanelKind.LINES,
         (Query(_rate("sent", "silo"), "{{node}}"),),
         unit="Bps",
     ),
     Panel(
         "Bytes in and out, by hop",
         "Hop 1 takes in the bodies of all silos; every later hop takes in, and each hop sends, one sum.",
-        Kind.LINES,
+        PanelKind.LINES,
         (Query(_rate("received|sent", "shuffler|aggregator", "node, direction"), "{{node}} {{direction}}"),),
         unit="Bps",
     ),
     Panel(
         "Phases at silos and hops",
         "The mean over all nodes of a role: silos train, encode and upload, hops collect and release.",
-        Kind.LINES,
+        PanelKind.LINES,
         (Query(_mean("round_phase_seconds", "role, phase", "silo|shuffler"), "{{role}} {{phase}}"),),
         unit="s",
         sparse=True,
@@ -223,7 +223,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Cohort",
         "Each silo hides among the cohort. Below the minimum nothing is released.",
-        Kind.LINES,
+        PanelKind.LINES,
         (
             Query('max by (job) (silomix_cohort_size{job="$job"})', "in the last sum"),
             Query('max by (job) (silomix_silos_present{job="$job"})', "present"),
@@ -236,7 +236,7 @@ PANELS: tuple[Panel, ...] = (
         "Refused, by reason",
         "What any node refused. bad_signature, root_mismatch, seal_broken and out_of_range are never normal; "
         "docs/monitoring.md has the others.",
-        Kind.BARS,
+        PanelKind.BARS,
         (
             Query(
                 'sum by (reason) (increase(silomix_rejections_total{job="$job"}[$__rate_interval])) > 0', "{{reason}}"
@@ -248,7 +248,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Attempts, by outcome",
         "applied made a model; aborted is tried again; abandoned gave the round up.",
-        Kind.BARS,
+        PanelKind.BARS,
         tuple(
             Query(
                 f'sum by (job) (increase(silomix_attempts_total{{job="$job", outcome="{outcome}"}}[$__rate_interval]))',
@@ -262,7 +262,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "State of each hop",
         "As the aggregator sees it: ready has made its keys, open takes part in the attempt.",
-        Kind.STATES,
+        PanelKind.STATES,
         (
             Query(
                 'sum by (hop) (silomix_hop_state{job="$job", state="ready"})'
@@ -275,7 +275,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Days until each certificate expires",
         "A node whose certificate has run out takes part in nothing.",
-        Kind.GAUGE,
+        PanelKind.GAUGE,
         (Query(f"{_named(DAYS_LEFT, '.+')} > -Inf", "{{node}}"),),
         unit="d",
         decimals=0,
@@ -285,14 +285,14 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Memory, by node",
         "Resident memory. At a hop it grows with the model and not with the number of silos.",
-        Kind.LINES,
+        PanelKind.LINES,
         (Query(_named('process_resident_memory_bytes{job="$job"}', ".+"), "{{node}}"),),
         unit="decbytes",
     ),
     Panel(
         "Processor, by node",
         "Cores in use: training at silos, masks at hops.",
-        Kind.LINES,
+        PanelKind.LINES,
         (Query(_named('rate(process_cpu_seconds_total{job="$job"}[$__rate_interval])', ".+"), "{{node}}"),),
         unit="none",
         decimals=2,
@@ -300,11 +300,11 @@ PANELS: tuple[Panel, ...] = (
 )
 
 
-def places(panels: tuple[Panel, ...] = PANELS) -> Iterator[Place]:
+def places(panels: tuple[Panel, ...] = PANELS) -> Iterator[GridPlace]:
     """Put panels on the grid: from left to right, in rows as high as their highest."""
     x = y = row = 0
     for panel in panels:
         if x + panel.width > COLUMNS:
             x, y, row = 0, y + row, 0
-        yield Place(x, y, panel)
+        yield GridPlace(x, y, panel)
         x, row = x + panel.width, max(row, panel.height)

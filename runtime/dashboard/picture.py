@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.dashboard.panels import COLUMNS, TITLE, Kind, Panel
+from silomix.runtime.dashboard.panels import COLUMNS, TITLE, Panel, PanelKind
 from silomix.runtime.dashboard.prometheus import Series
 
 if TYPE_CHECKING:
@@ -107,18 +107,18 @@ def _panel(figure: Any, answer: "Answered", span: "Span", box: tuple[float, ...]
         axes = inner(0.1, 0.1)
         axes.set_axis_off()
         axes.text(0.5, 0.5, panel.empty, ha="center", va="center", fontsize=10, color=FAINT)
-    elif panel.kind is Kind.STAT:
+    elif panel.kind is PanelKind.STAT:
         _stat(inner(0.1, 0.05, 0.1, 0.3), answer)
-    elif panel.kind is Kind.GAUGE:
+    elif panel.kind is PanelKind.GAUGE:
         _gauge(inner(0.95, 0.1, 0.6), answer)
-    elif panel.kind is Kind.STATES:
+    elif panel.kind is PanelKind.STATES:
         _states(inner(0.95, 0.5), answer, span)
     else:
         shown = _shown(answer)
         columns = max(1, min(len(shown), int((wide - 0.3) * 13 / (11 + max(len(line.name) for line in shown)))))
         lines = -(-len(shown) // columns)
         axes = inner(0.62, 0.34 + 0.15 * lines)
-        (_bars if panel.kind is Kind.BARS else _lines)(axes, answer, shown, span)
+        (_bars if panel.kind is PanelKind.BARS else _lines)(axes, answer, shown, span)
         axes.legend(
             loc="upper left",
             bbox_to_anchor=(-0.02, -0.20 / (high - 0.70 - 0.15 * lines)),

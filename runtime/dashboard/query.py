@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.dashboard.panels import PANELS, Kind, Panel, Place, Query, places
+from silomix.runtime.dashboard.panels import PANELS, GridPlace, Panel, PanelKind, Query, places
 from silomix.runtime.dashboard.prometheus import Prometheus, QueryError, Series
 
 MOST_POINTS = 300
@@ -50,7 +50,7 @@ class Line:
 class Answered:
     """A panel with what its queries returned."""
 
-    place: Place
+    place: GridPlace
     lines: tuple[Line, ...]
 
 
@@ -107,17 +107,17 @@ def find_span(source: Prometheus, job: str, now: float, last_s: float) -> Span:
     return Span(start, end, step, max(step + scrape, LEAST_WINDOW * scrape))
 
 
-def ask(source: Prometheus, place: Place, job: str, span: Span) -> Answered:
+def ask(source: Prometheus, place: GridPlace, job: str, span: Span) -> Answered:
     """Ask a panel's questions."""
     panel = place.panel
     lines: list[Line] = []
     for query in panel.queries:
         expr = fill(query.expr, job, span.window_s)
-        if panel.kind is Kind.GAUGE:
+        if panel.kind is PanelKind.GAUGE:
             found = source.instant(expr, span.end)
         else:
             # Bars stand side by side: each shows its own window, and none shows what another has shown.
-            step = span.window_s if panel.kind is Kind.BARS else span.step_s
+            step = span.window_s if panel.kind is PanelKind.BARS else span.step_s
             found = source.range(expr, span.start, span.end, step)
         lines += [Line(name(query.legend, series.labels), query, series) for series in found if series.points]
     return Answered(place, tuple(lines))

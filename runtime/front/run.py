@@ -23,7 +23,7 @@ from silomix.runtime.front.given import Given, Tasks, tasks_of
 from silomix.runtime.local import InProcess, LocalFederation, create
 from silomix.runtime.observe.log import redirected
 from silomix.runtime.observe.remarks import OUT_OF_ROUND, Follower, Remark, read_line, sentences
-from silomix.runtime.results import FEDERATION, Place, Round, best_of, find
+from silomix.runtime.results import FEDERATION, Round, RunFiles, best_of, find
 from silomix.runtime.store.home import CAPTURE_DIRECTORY
 from silomix.runtime.store.modelfile import read_model, write_model
 from silomix.runtime.task import Option, Task, TaskError, evaluate_task, load_task
@@ -99,7 +99,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the trained model as torch loads it: complete, with what did not travel, if the task is torch's."""
-        from silomix.models.training.export import state_dict
+        from silomix.models.export import state_dict
 
         return state_dict(write_model(self.schema, self.model), self.task)[0]
 
@@ -236,17 +236,17 @@ def _of_file(federation: Federation) -> Tasks:
 
 def _create(
     out: Path, tasks: Tasks, silos: int, shufflers: int, rounds: int | None, policy: Policy, auditable: bool
-) -> Place:
+) -> RunFiles:
     policy = replace(policy, task=tasks.path, task_options=tasks.options, rounds=rounds or policy.rounds)
     settings: dict[Role, dict[str, Value]] = {}
     if auditable:
         settings = {Role.AGGREGATOR: {"capture": CAPTURE_DIRECTORY}, Role.SILO: {"keep_updates": True}}
     home = out / FEDERATION
     federation = create(home, silos, shufflers, policy=policy, task=tasks.judge, settings=settings)
-    return Place(home, out, federation)
+    return RunFiles(home, out, federation)
 
 
-async def _run(place: Place, tasks: Tasks, auditable: bool, show: Show) -> float:
+async def _run(place: RunFiles, tasks: Tasks, auditable: bool, show: Show) -> float:
     """Run the nodes to their end, and return how many seconds they took."""
     f = place.federation
     began = time.monotonic()
@@ -328,7 +328,7 @@ class Hope:
 
 
 def _done(
-    place: Place,
+    place: RunFiles,
     history: list[Round],
     tasks: Tasks,
     before: float,

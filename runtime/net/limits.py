@@ -14,8 +14,7 @@ from silomix.runtime.config.selfsigned import MAX_BYTES
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
-from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.policy import Granularity
+from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.v1 import body_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2

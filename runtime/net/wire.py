@@ -9,17 +9,9 @@ from typing import Any
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
-from silomix.runtime.core.numbers.plan import MAX_MODULUS, Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.plan import MAX_MODULUS, Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import (
-    LEAST_COHORT,
-    MAX_CHUNK,
-    MAX_PARAMETERS,
-    MAX_PRECISION,
-    MAX_SECONDS,
-    Granularity,
-    UpdateKind,
-)
+from silomix.runtime.core.policy import LEAST_COHORT, MAX_CHUNK, MAX_PARAMETERS, MAX_PRECISION, MAX_SECONDS, UpdateKind
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.messages import (
     Cohort,

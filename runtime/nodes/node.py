@@ -18,7 +18,7 @@ from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.load import NodeConfig, identity_of, require_agreement
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import wire_bits
-from silomix.runtime.core.policy import Granularity
+from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.net.calls import Context
 from silomix.runtime.net.limits import Limits

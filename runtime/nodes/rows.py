@@ -22,8 +22,8 @@ from silomix.runtime.core.numbers.codec import Aggregate, Codec
 from silomix.runtime.core.numbers.masks import Secret, Stream, mask_streams
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.policy import Granularity
 from silomix.runtime.core.protocol.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
+from silomix.runtime.core.protocol.rules import baseline
 from silomix.runtime.net.framing import RELAY, chunk_frame
 from silomix.runtime.net.wire import read_grouping, read_groups, write_cohort, write_grouping, write_groups
 from silomix.runtime.nodes.passage import (
@@ -38,13 +38,6 @@ from silomix.runtime.nodes.passage import (
     no_slack,
 )
 from silomix.v1 import services_pb2
-
-
-def baseline(manifest: Manifest) -> Baseline | None:
-    """Return the literal mode of an attempt; None if a sum leaves the chain, as it should."""
-    if manifest.granularity is Granularity.SUM:
-        return None
-    return Baseline(manifest.granularity, manifest.schema, manifest.plan, manifest.chunk_parameters)
 
 
 def make_passage(

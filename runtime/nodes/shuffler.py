@@ -30,7 +30,7 @@ from silomix.runtime.core.protocol.messages import (
     chunk_digest,
     delivery_digest,
 )
-from silomix.runtime.core.protocol.rules import invited, layout, wire_encoding
+from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.calls import Call, Method, Room
 from silomix.runtime.net.limits import SMALL_BYTES
@@ -47,7 +47,7 @@ from silomix.runtime.net.wire import (
 from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
-from silomix.runtime.nodes.rows import TablePassage, baseline, make_passage
+from silomix.runtime.nodes.rows import TablePassage, make_passage
 from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128

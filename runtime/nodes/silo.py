@@ -24,7 +24,7 @@ from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol import silo as core
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
-from silomix.runtime.core.protocol.rules import layout, wire_encoding
+from silomix.runtime.core.protocol.rules import baseline, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.framing import BODY, chunk_frame
 from silomix.runtime.net.limits import SMALL_BYTES
@@ -35,7 +35,6 @@ from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.before_round import ask
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.node import RETRY_S, Driver
-from silomix.runtime.nodes.rows import baseline
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.frozen import Frozen, frozen_name
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model

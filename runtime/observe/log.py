@@ -85,10 +85,6 @@ class Log:
         log._fields = {**self._fields, **fields}
         return log
 
-    def debug(self, message: str, /, **fields: object) -> None:
-        """Say what helps to find an error in the code."""
-        self._log(logging.DEBUG, message, fields)
-
     def info(self, message: str, /, **fields: object) -> None:
         """Say what an operator wants to see on a good day."""
         self._log(logging.INFO, message, fields)

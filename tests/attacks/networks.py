@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from silomix.attacks.sia import Records
+from silomix.attacks.views.classifier import Records
 from silomix.attacks.views.simulated import Truth
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.task import Tensors

@@ -6,7 +6,8 @@ import torch
 
 from silomix.attacks.audit.pictures import strip
 from silomix.attacks.dlg import attack, gradients, leaky, matched
-from silomix.attacks.sia import AttackError, Records
+from silomix.attacks.errors import AttackError
+from silomix.attacks.views.classifier import Records
 from silomix.models.digits import task
 
 

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from silomix.attacks.audit.campaign import Campaign, run
 from silomix.attacks.collusion import opened, quiet, run_colluding
-from silomix.attacks.sia import AttackError, draw_targets, losses
-from silomix.attacks.victims import victims_of
+from silomix.attacks.errors import AttackError
+from silomix.attacks.remap import reconstruct
+from silomix.attacks.sia import draw_targets, losses
 from silomix.attacks.views.captured import Scene
 from silomix.attacks.views.simulated import Truth, view_of
-from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode, reconstruct
+from silomix.attacks.views.victims import victims_of
+from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode
 from silomix.models.torch_task import TorchTask
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.schema import Dtype, add, as_dtype, as_float, subtract

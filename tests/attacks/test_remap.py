@@ -10,8 +10,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from silomix.attacks.errors import AttackError
 from silomix.attacks.remap import By, features, head_of, remap_layers, remap_models, remap_parameters
-from silomix.attacks.sia import AttackError, Records
+from silomix.attacks.views.classifier import Records
 from silomix.runtime.task import Tensors
 
 Model = dict[str, np.ndarray]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.nodes.federations import assert_model, make, manifest_at, run, until
 
-from silomix.attacks.resend import METHODS, Call, Replay, Thief, _same, calls, sample, variants
+from silomix.attacks.resend import METHODS, Call, Thief, _same, calls, sample, variants
 from silomix.runtime.cli import main
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_node
@@ -35,20 +35,16 @@ def captured(home: Path, round_over: int, federation: InProcess) -> list[Call]:
     return found
 
 
-def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
+async def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
     home = tmp_path / "f"
     federation = make(home, 3, 2, rounds=3, settings=EVERYWHERE, silo_options=lambda i: {"silo": i, "slow_s": 1.0})
 
-    async def go() -> tuple[list[Replay], InProcess]:
-        async with InProcess(home) as running:
-            await manifest_at(running, round_=2)  # the first round is over, and its sum acknowledged
-            found = captured(home, 1, running)
-            whole = [c for c in found if c.answer is not None]
-            outcomes = await Thief(members(home), {}).resend(sample(whole, 2))
-            await running.finished()
-        return outcomes, running
-
-    outcomes, running = run(go(), 120)
+    async with InProcess(home) as running:
+        await manifest_at(running, round_=2)  # the first round is over, and its sum acknowledged
+        found = captured(home, 1, running)
+        whole = [c for c in found if c.answer is not None]
+        outcomes = await Thief(members(home), {}).resend(sample(whole, 2))
+        await running.finished()
     assert [(r.round, r.attempts, r.cohort) for r in running.aggregator.history] == [(1, 1, 3), (2, 1, 3), (3, 1, 3)]
     assert_model(running.aggregator.tensors, [range(3)] * 3, federation.policy)
     assert {o.method for o in outcomes} == set(METHODS)
@@ -66,26 +62,20 @@ def test_every_replay_is_refused_and_the_rounds_go_on(tmp_path: Path) -> None:
     }
 
 
-def test_a_body_again_in_its_own_attempt_gets_the_receipt_that_it_has(tmp_path: Path) -> None:
+async def test_a_body_again_in_its_own_attempt_gets_the_receipt_that_it_has(tmp_path: Path) -> None:
     """The one answer that is no finding: a lost response makes an honest silo do just this. Counted once."""
     home = tmp_path / "f"
     federation = make(home, 4, 1, settings={Role.SHUFFLER: {"capture": "capture"}}, deadline_s=8)
 
-    async def go() -> tuple[list[Replay], InProcess]:
-        async with InProcess(home, without=("silo-04",)) as running:
-            hop = running.nodes["shuffler-1"]
-            assert isinstance(hop, ShufflerNode)
-            await until(lambda: len(hop.core.attempt.counted) == 3 if hop.core.attempt else False, "three are in")
-            assert hop.capture is not None
-            hop.capture.flush()
-            (call,) = [
-                c for c in calls(home / "shuffler-1" / "capture") if c.sender == "silo-01" and c.method == "Submit"
-            ]
-            outcomes = await Thief({n: load_node(home / n) for n in ("silo-01", "silo-02")}, {}).resend([call])
-            await running.finished()
-        return outcomes, running
-
-    outcomes, running = run(go(), 60)
+    async with InProcess(home, without=("silo-04",)) as running:
+        hop = running.nodes["shuffler-1"]
+        assert isinstance(hop, ShufflerNode)
+        await until(lambda: len(hop.core.attempt.counted) == 3 if hop.core.attempt else False, "three are in")
+        assert hop.capture is not None
+        hop.capture.flush()
+        (call,) = [c for c in calls(home / "shuffler-1" / "capture") if c.sender == "silo-01" and c.method == "Submit"]
+        outcomes = await Thief({n: load_node(home / n) for n in ("silo-01", "silo-02")}, {}).resend([call])
+        await running.finished()
     by = {o.variant: o for o in outcomes}
     assert by["again"].result == "known"
     assert not [o for o in outcomes if o.finding], [o for o in outcomes if o.finding]

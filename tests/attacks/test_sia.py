@@ -8,18 +8,8 @@ import torch
 from tests.attacks.networks import CLASSES, Net, random_models, records
 from torch.nn import functional
 
-from silomix.attacks.sia import (
-    NOTHING,
-    AttackError,
-    Inference,
-    Outcome,
-    Score,
-    Targets,
-    draw_targets,
-    guess,
-    losses,
-    outcome,
-)
+from silomix.attacks.errors import AttackError
+from silomix.attacks.sia import NOTHING, Inference, Outcome, Score, Targets, draw_targets, guess, losses, outcome
 
 
 @pytest.mark.parametrize(("hits", "targets"), [(100, 1000), (520, 1000), (0, 50), (50, 50), (1, 3), (7, 100_000)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.attacks.networks import truth
 
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 from silomix.attacks.sums import disaggregate, without_colluders
 from silomix.attacks.views.simulated import view_of
 from silomix.attacks.views.view import Mode, View

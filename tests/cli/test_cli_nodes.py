@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from silomix.runtime.cli import entry
-from silomix.runtime.cli.status import as_json_value
+from silomix.runtime.cli.federation.status import as_json_value
 from silomix.v1 import services_pb2
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from silomix.models.simulation.record import Record, RecordError
+from silomix.models.simulation.record import RecordError, RunDirectory
 from silomix.runtime.cli import main
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
@@ -143,7 +143,7 @@ def test_one_process_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "another process is at work" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="give another directory"):
-        Record(tmp_path / "file", {})
+        RunDirectory(tmp_path / "file", {})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.core.numbers.plan import Encoding, Level, Quantiser
-from silomix.runtime.core.policy import Granularity, Policy, Server, UpdateKind
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Quantiser
+from silomix.runtime.core.policy import Policy, Server, UpdateKind
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")

@@ -22,7 +22,7 @@ from silomix.runtime.core.errors import UserError
 from silomix.runtime.dashboard import picture
 from silomix.runtime.dashboard import query as dashboard
 from silomix.runtime.dashboard.grafana import grafana_json
-from silomix.runtime.dashboard.panels import COLUMNS, PANELS, Kind, Panel, places
+from silomix.runtime.dashboard.panels import COLUMNS, PANELS, Panel, PanelKind, places
 from silomix.runtime.dashboard.prometheus import Series, _seconds, _series
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -154,10 +154,10 @@ def answered(panel: Panel, *values: float) -> dashboard.Answered:
     return dashboard.Answered(next(place for place in places() if place.panel is panel), lines)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", PanelKind)
 @pytest.mark.parametrize("values", [(), (0.0,), (1.0, 2.0, 0.0)], ids=["nothing", "one point", "a line"])
 def test_every_kind_of_panel_is_drawn_with_much_little_or_nothing(
-    tmp_path: Path, kind: Kind, values: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: PanelKind, values: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # words stay words
     panel = next(panel for panel in PANELS if panel.kind is kind)

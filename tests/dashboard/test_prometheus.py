@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.dashboard.monitored import check_metrics, fetch, free_ports, monitored
-from tests.nodes.federations import peer, policy, run
+from tests.nodes.federations import peer, policy
 from tests.tools import program
 
 from silomix.runtime.cli import main
@@ -56,7 +56,9 @@ async def _until_all_panels_have_data(running: LocalFederation, source: Promethe
             await asyncio.sleep(0.5)
 
 
-def test_every_panel_has_data_of_a_federation_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_panel_has_data_of_a_federation_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     program("prometheus")
     base = free_ports(NODES)
     create(
@@ -68,20 +70,6 @@ def test_every_panel_has_data_of_a_federation_that_runs(tmp_path: Path, capsys: 
         settings={Role.AGGREGATOR: {"evaluate": True}},
     )
     ports, job = range(base, base + NODES), "hospitals"
-
-    async def go() -> None:
-        async with monitored(tmp_path, ports, job) as (running, url):
-            source = Prometheus(url)
-            try:
-                await _until_all_panels_have_data(running, source, job)
-            except TimeoutError:
-                raise AssertionError(f"no data for {await _empty(source, job)}") from None
-            for port in ports:
-                assert check_metrics(await asyncio.to_thread(fetch, port)) == ""
-            rules = await asyncio.to_thread(source._ask, "rules", {})
-            for rule in (rule for group in rules["groups"] for rule in group["rules"]):
-                assert rule["health"] == "ok", rule["lastError"]
-            await asyncio.to_thread(_draw, url)
 
     def _draw(url: str) -> None:
         out = tmp_path / "p.png"
@@ -97,4 +85,15 @@ def test_every_panel_has_data_of_a_federation_that_runs(tmp_path: Path, capsys: 
         assert main(["dashboard", "--json", "--prometheus", url, "--job", "banks"]) == 2
         assert "hospitals" in capsys.readouterr().err
 
-    run(go(), 2 * WAIT_S)
+    async with monitored(tmp_path, ports, job) as (running, url):
+        source = Prometheus(url)
+        try:
+            await _until_all_panels_have_data(running, source, job)
+        except TimeoutError:
+            raise AssertionError(f"no data for {await _empty(source, job)}") from None
+        for port in ports:
+            assert check_metrics(await asyncio.to_thread(fetch, port)) == ""
+        rules = await asyncio.to_thread(source._ask, "rules", {})
+        for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+            assert rule["health"] == "ok", rule["lastError"]
+        await asyncio.to_thread(_draw, url)

@@ -16,6 +16,7 @@ import torch
 from tests.models.data.small_data import write_small
 from torch import nn
 
+from silomix.models import export
 from silomix.models.built_in import crop
 from silomix.models.cifar_cnn import CifarCnn
 from silomix.models.har_cnn import HarCnn
@@ -23,7 +24,6 @@ from silomix.models.mlp import Mlp
 from silomix.models.mnist_cnn import MnistCnn
 from silomix.models.resnet import ResNet18
 from silomix.models.torch_task import TorchTask
-from silomix.models.training import export
 from silomix.models.transformer import Classifier, load_pretrained
 from silomix.runtime.cli import main
 from silomix.runtime.core.policy import Policy

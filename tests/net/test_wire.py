@@ -13,9 +13,9 @@ from tests.core.protocol.federations import SCHEMA, cohort, evidence, federation
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import SEALED_BYTES
-from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import MAX_PARAMETERS, Granularity, UpdateKind
+from silomix.runtime.core.policy import MAX_PARAMETERS, UpdateKind
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,

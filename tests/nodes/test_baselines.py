@@ -14,8 +14,7 @@ from silomix.runtime.capture.format import CaptureError
 from silomix.runtime.capture.writer import Capture
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.policy import Granularity
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level
 from silomix.runtime.local import InProcess
 from silomix.v1 import body_pb2
 

@@ -14,8 +14,8 @@ from silomix.runtime.capture.format import Direction
 from silomix.runtime.capture.reader import read
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.policy import Granularity, Server
+from silomix.runtime.core.numbers.plan import Granularity, Level
+from silomix.runtime.core.policy import Server
 from silomix.runtime.local import InProcess
 
 CAPTURE = {Role.AGGREGATOR: {"capture": "capture"}, Role.SHUFFLER: {"capture": "capture"}}

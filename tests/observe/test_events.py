@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.nodes.federations import make, run
+from tests.nodes.federations import make
 
 from silomix.runtime.cli import main
 from silomix.runtime.config.kinds import Role
@@ -115,7 +115,7 @@ def test_without_a_broker_nothing_is_kept(tmp_path: Path) -> None:
     assert not events._refused
 
 
-def test_a_task_that_is_told_to_end_while_the_broker_answers_ends(events: Events) -> None:
+async def test_a_task_that_is_told_to_end_while_the_broker_answers_ends(events: Events) -> None:
     """Python 3.11's wait_for returns an answer that comes with the cancellation, and forgets the cancellation."""
 
     class Answers:
@@ -123,15 +123,12 @@ def test_a_task_that_is_told_to_end_while_the_broker_answers_ends(events: Events
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
 
-    async def go() -> None:
-        events.round("applied", 1, 1)
-        task = asyncio.create_task(events._send(cast("Any", Answers())))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.wait_for(asyncio.wait([task]), 5)
-        assert task.cancelled()
-
-    run(go())
+    events.round("applied", 1, 1)
+    task = asyncio.create_task(events._send(cast("Any", Answers())))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait_for(asyncio.wait([task]), 5)
+    assert task.cancelled()
     events._waiting.clear()
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.nodes.federations import make, run
+from tests.nodes.federations import make
 
 from silomix.runtime.cli import main
 from silomix.runtime.config.kinds import Role
@@ -29,56 +29,47 @@ async def until_healthy(path: Path) -> Answer:
 
 
 @pytest.mark.parametrize("insecure", [False, True], ids=["tls", "insecure"])
-def test_a_server_that_runs_is_well_and_one_that_does_not_is_not(tmp_path: Path, insecure: bool) -> None:
+async def test_a_server_that_runs_is_well_and_one_that_does_not_is_not(tmp_path: Path, insecure: bool) -> None:
     home = tmp_path / "f"
     make(home, 3, 2, insecure=insecure, rounds=1000, silo_options=lambda i: {"silo": i, "slow_s": 300.0})
 
-    async def go() -> None:
-        async with InProcess(home, without=("shuffler-2", "silo-01", "silo-02", "silo-03")):
-            for name in ("aggregator", "shuffler-1"):
-                answer = await until_healthy(home / name)
-                assert (answer.node, answer.state, answer.healthy) == (name, "SERVING", True)
-            assert not (await ask(home / "shuffler-2")).healthy
-            answers = {a.node: a.healthy for a in await asyncio.to_thread(peers_health, home / "aggregator", WAIT_S)}
-            assert answers == {"shuffler-1": True, "shuffler-2": False}
-            answers = {a.node: a.healthy for a in await asyncio.to_thread(peers_health, home / "silo-01", WAIT_S)}
-            assert answers == {"aggregator": True, "shuffler-1": True}
-        assert not (await ask(home / "aggregator")).healthy
-
-    run(go(), 60)
+    async with InProcess(home, without=("shuffler-2", "silo-01", "silo-02", "silo-03")):
+        for name in ("aggregator", "shuffler-1"):
+            answer = await until_healthy(home / name)
+            assert (answer.node, answer.state, answer.healthy) == (name, "SERVING", True)
+        assert not (await ask(home / "shuffler-2")).healthy
+        answers = {a.node: a.healthy for a in await asyncio.to_thread(peers_health, home / "aggregator", WAIT_S)}
+        assert answers == {"shuffler-1": True, "shuffler-2": False}
+        answers = {a.node: a.healthy for a in await asyncio.to_thread(peers_health, home / "silo-01", WAIT_S)}
+        assert answers == {"aggregator": True, "shuffler-1": True}
+    assert not (await ask(home / "aggregator")).healthy
 
 
-def test_a_certificate_of_somebody_else_gets_no_answer(tmp_path: Path) -> None:
+async def test_a_certificate_of_somebody_else_gets_no_answer(tmp_path: Path) -> None:
     """The health service is behind mutual TLS: another federation's member is told nothing."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     make(ours, 3, 1)
     make(theirs, 3, 1)
 
-    async def go() -> Answer:
-        async with InProcess(ours, without=("aggregator", "silo-01", "silo-02", "silo-03")):
-            await until_healthy(ours / "shuffler-1")
-            for file in ("tls.pem", "tls.key"):
-                (ours / "shuffler-1" / file).write_bytes((theirs / "shuffler-1" / file).read_bytes())
-            return await asyncio.to_thread(own_health, ours / "shuffler-1", 1.0)
-
-    answer = run(go(), 60)
+    async with InProcess(ours, without=("aggregator", "silo-01", "silo-02", "silo-03")):
+        await until_healthy(ours / "shuffler-1")
+        for file in ("tls.pem", "tls.key"):
+            (ours / "shuffler-1" / file).write_bytes((theirs / "shuffler-1" / file).read_bytes())
+        answer = await asyncio.to_thread(own_health, ours / "shuffler-1", 1.0)
     assert not answer.healthy
     assert answer.state in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-def test_a_silo_is_asked_where_its_metrics_are(tmp_path: Path, unused_port: int) -> None:
+async def test_a_silo_is_asked_where_its_metrics_are(tmp_path: Path, unused_port: int) -> None:
     home = tmp_path / "f"
     make(home, 3, 1, settings={Role.SILO: {"metrics_port": unused_port, "metrics_host": "0.0.0.0"}})
 
-    async def go() -> None:
-        async with InProcess(home, without=("aggregator", "shuffler-1", "silo-02", "silo-03")):
-            assert (await until_healthy(home / "silo-01")).address == f"127.0.0.1:{unused_port}"
-            other = await ask(home / "silo-02")  # on the same port, for lack of a host of its own
-            assert other.state == "silo-01 has this port"
-            assert not other.healthy
-        assert not (await ask(home / "silo-01")).healthy
-
-    run(go(), 60)
+    async with InProcess(home, without=("aggregator", "shuffler-1", "silo-02", "silo-03")):
+        assert (await until_healthy(home / "silo-01")).address == f"127.0.0.1:{unused_port}"
+        other = await ask(home / "silo-02")  # on the same port, for lack of a host of its own
+        assert other.state == "silo-01 has this port"
+        assert not other.healthy
+    assert not (await ask(home / "silo-01")).healthy
 
 
 @pytest.fixture

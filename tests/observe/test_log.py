@@ -191,10 +191,11 @@ def test_setting_up_again_replaces_what_was() -> None:
 
 
 def test_levels_and_styles() -> None:
-    lines = to("json", "debug")
-    Log("n").debug("fine")
+    lines = to("json", "warning")
+    Log("n").info("fine")
+    Log("n").warning("odd")
     Log("n").error("bad")
-    assert [json.loads(line)["level"] for line in lines()] == ["debug", "error"]
+    assert [json.loads(line)["level"] for line in lines()] == ["warning", "error"]
     with pytest.raises(ValueError, match="console, json"):
         setup("xml", "n")
 

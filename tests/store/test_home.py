@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.nodes.federations import make, run
+from tests.nodes.federations import make
 
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_node
@@ -43,15 +43,12 @@ def test_no_other_module_spells_a_path(path: Path) -> None:
     assert not NAMES & set(joined)
 
 
-def test_a_federation_is_arranged_as_home_says(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with InProcess(tmp_path) as federation:
-            await federation.finished()
-
+async def test_a_federation_is_arranged_as_home_says(tmp_path: Path) -> None:
     settings = {role: {"capture": CAPTURE_DIRECTORY} for role in Role}
     settings[Role.SILO]["keep_updates"] = True  # type: ignore[assignment]
     made = make(tmp_path, 3, 1, settings=settings)
-    run(go())
+    async with InProcess(tmp_path) as federation:
+        await federation.finished()
     assert (tmp_path / home.FEDERATION_FILE).is_file()
     assert (tmp_path / home.OWNER_KEY_FILE).is_file()
     assert (tmp_path / f"operator{home.ACCEPTED}").is_file()

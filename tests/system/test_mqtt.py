@@ -105,89 +105,77 @@ def _edit(file: Path, **changes: Any) -> None:
     file.write_text(text)
 
 
-def test_a_hop_that_is_killed_ends_the_attempt_at_once_and_not_at_its_deadline(tmp_path: Path) -> None:
+async def test_a_hop_that_is_killed_ends_the_attempt_at_once_and_not_at_its_deadline(tmp_path: Path) -> None:
     """The last will is a hint; a probe confirms it. The deadline is ten minutes, and the test has one."""
     home, port = tmp_path / "f", free_ports(1)
     task = ["--task", TASK, "--option", "parameters=500", "--option", "slow_s=0.5", "--rounds", "1000"]
     size = ["--silos", "3", "--shufflers", "2", "--deadline-s", "600"]
     assert main(["init", str(home), *size, *task, "--mqtt", f"127.0.0.1:{port}"]) == 0
     for i in (1, 2, 3):
-        with open(home / f"silo-0{i}" / "node.toml") as file:
-            assert "[mqtt]" in file.read()
-
-    async def go() -> None:
-        async with mosquitto(home / "broker", port), recording(port, _tls(home, "silo-01")) as recorder:
-            async with LocalFederation(home, env=ENV) as running:
-                await recorder.until(lambda: len(rounds_seen(recorder, "applied")) >= 2, "two rounds")
-                assert _online(recorder) == set(running.federation.members)
-                await recorder.until(lambda: recorder.events("/round")[-1]["event"] == "announced", "a round is open")
-                running.kill("shuffler-2")
-                await recorder.until(lambda: rounds_seen(recorder, "aborted"), "the attempt is given up")
-                lost = [e["node"] for e in recorder.events() if e["event"] == "lost"]
-                assert lost == ["shuffler-2"]
-                (aborted,) = [e for e in recorder.events("/round") if e["event"] == "aborted"]
-                assert aborted["hops"] == ["shuffler-2"]
-                await running.start("shuffler-2")
-                await recorder.until(lambda: aborted["round"] in rounds_seen(recorder, "applied"), "the next attempt")
-                running.check()
-            await recorder.until(lambda: _all_stopped(recorder, running), "everybody says good-bye")
-        assert_nothing_secret(recorder, home)
+        assert "[mqtt]" in (home / f"silo-0{i}" / "node.toml").read_text()
 
     def _all_stopped(recorder: Recorder, running: LocalFederation) -> bool:
         last = {e["node"]: e["event"] for e in recorder.events() if "boot" in e}
         return set(last.values()) == {"stopped"} and len(last) == len(running.federation.members)
 
-    run(go(), WAIT_S)
+    async with mosquitto(home / "broker", port), recording(port, _tls(home, "silo-01")) as recorder:
+        async with LocalFederation(home, env=ENV) as running:
+            await recorder.until(lambda: len(rounds_seen(recorder, "applied")) >= 2, "two rounds")
+            assert _online(recorder) == set(running.federation.members)
+            await recorder.until(lambda: recorder.events("/round")[-1]["event"] == "announced", "a round is open")
+            running.kill("shuffler-2")
+            await recorder.until(lambda: rounds_seen(recorder, "aborted"), "the attempt is given up")
+            lost = [e["node"] for e in recorder.events() if e["event"] == "lost"]
+            assert lost == ["shuffler-2"]
+            (aborted,) = [e for e in recorder.events("/round") if e["event"] == "aborted"]
+            assert aborted["hops"] == ["shuffler-2"]
+            await running.start("shuffler-2")
+            await recorder.until(lambda: aborted["round"] in rounds_seen(recorder, "applied"), "the next attempt")
+            running.check()
+        await recorder.until(lambda: _all_stopped(recorder, running), "everybody says good-bye")
+    assert_nothing_secret(recorder, home)
 
 
-def test_a_broker_with_these_files_lets_a_node_write_about_itself_alone(tmp_path: Path) -> None:
+async def test_a_broker_with_these_files_lets_a_node_write_about_itself_alone(tmp_path: Path) -> None:
     home, port = tmp_path / "f", free_ports(1)
     task = ["--task", TASK, "--option", "parameters=50"]
     assert main(["init", str(home), "--silos", "3", "--shufflers", "1", *task, "--mqtt", f"127.0.0.1:{port}"]) == 0
 
-    async def go() -> None:
-        async with mosquitto(home / "broker", port), recording(port, _tls(home, "silo-01")) as recorder:
-            async with aiomqtt.Client(
-                "127.0.0.1", port, tls_context=_tls(home, "silo-02"), protocol=aiomqtt.ProtocolVersion.V5
-            ) as client:
-                for topic in ("presence/silo-01", "round", "presence/silo-02"):
-                    with suppress(aiomqtt.MqttError):
-                        await client.publish(f"silomix/local/{topic}", topic, qos=1, retain=True)
-            await recorder.until(lambda: recorder.seen, "its own presence")
-        assert recorder.seen == [("silomix/local/presence/silo-02", b"presence/silo-02")]
-        with pytest.raises(aiomqtt.MqttError):
-            async with aiomqtt.Client(
-                "127.0.0.1", port, tls_context=ssl.create_default_context(cafile=home / "ca.pem")
-            ):
-                pass
-
-    run(go(), WAIT_S)
+    async with mosquitto(home / "broker", port), recording(port, _tls(home, "silo-01")) as recorder:
+        async with aiomqtt.Client(
+            "127.0.0.1", port, tls_context=_tls(home, "silo-02"), protocol=aiomqtt.ProtocolVersion.V5
+        ) as client:
+            for topic in ("presence/silo-01", "round", "presence/silo-02"):
+                with suppress(aiomqtt.MqttError):
+                    await client.publish(f"silomix/local/{topic}", topic, qos=1, retain=True)
+        await recorder.until(lambda: recorder.seen, "its own presence")
+    assert recorder.seen == [("silomix/local/presence/silo-02", b"presence/silo-02")]
+    with pytest.raises(aiomqtt.MqttError):
+        async with aiomqtt.Client("127.0.0.1", port, tls_context=ssl.create_default_context(cafile=home / "ca.pem")):
+            pass
 
 
 # --- one process, a plain broker -------------------------------------------------------------------------------------
 
 
-def test_rounds_go_on_while_the_broker_is_killed_and_started_again(tmp_path: Path) -> None:
+async def test_rounds_go_on_while_the_broker_is_killed_and_started_again(tmp_path: Path) -> None:
     port = free_ports(1)
     federation = make(tmp_path / "f", 3, 2, rounds=100_000, settings=told(port))
 
-    async def go() -> None:
-        async with mosquitto(tmp_path / "broker", port) as broker, recording(port) as recorder:
-            async with InProcess(tmp_path / "f") as running:
-                history = running.aggregator.history
-                await recorder.until(lambda: rounds_seen(recorder, "announced"), "a round is open")
-                await broker.kill()
-                before = len(history)
-                await until(lambda: len(history) >= before + 5, "five rounds without a broker")
-                await broker.start()
-                await recorder.until(lambda: any(n > before + 5 for n in rounds_seen(recorder, "applied")), "news")
-            await recorder.until(lambda: recorder.events("/presence/aggregator")[-1]["event"] == "stopped", "the end")
-        assert {status.attempts for status in history} == {1}
-        assert rounds_seen(recorder, "applied") == sorted(rounds_seen(recorder, "applied"))
-        assert_model(running.aggregator.tensors, [range(3)] * len(history), federation.policy)
-        assert_nothing_secret(recorder, tmp_path / "f")
-
-    run(go(), WAIT_S)
+    async with mosquitto(tmp_path / "broker", port) as broker, recording(port) as recorder:
+        async with InProcess(tmp_path / "f") as running:
+            history = running.aggregator.history
+            await recorder.until(lambda: rounds_seen(recorder, "announced"), "a round is open")
+            await broker.kill()
+            before = len(history)
+            await until(lambda: len(history) >= before + 5, "five rounds without a broker")
+            await broker.start()
+            await recorder.until(lambda: any(n > before + 5 for n in rounds_seen(recorder, "applied")), "news")
+        await recorder.until(lambda: recorder.events("/presence/aggregator")[-1]["event"] == "stopped", "the end")
+    assert {status.attempts for status in history} == {1}
+    assert rounds_seen(recorder, "applied") == sorted(rounds_seen(recorder, "applied"))
+    assert_model(running.aggregator.tensors, [range(3)] * len(history), federation.policy)
+    assert_nothing_secret(recorder, tmp_path / "f")
 
 
 @asynccontextmanager
@@ -211,7 +199,9 @@ async def flooding(port: int, payloads: list[tuple[str, bytes]]) -> AsyncIterato
         await task
 
 
-def test_forged_events_and_garbage_change_nothing_but_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forged_events_and_garbage_change_nothing_but_a_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everybody is said to be dead, rounds are said to be over, and the federation goes on."""
     port = free_ports(1)
     federation = make(
@@ -241,24 +231,21 @@ def test_forged_events_and_garbage_change_nothing_but_a_probe(tmp_path: Path, mo
     ]
     lies += [("silomix/local/presence/nobody", lies[0][1]), ("silomix/local/round", b"null")]
 
-    async def go() -> None:
-        async with (
-            mosquitto(tmp_path / "broker", port),
-            flooding(port, lies) as count,
-            InProcess(tmp_path / "f") as running,
-        ):
-            await until(lambda: count[0] > 500, "a flood")
-            history = await running.finished()
-        assert [status.attempts for status in history] == [1] * 8
-        assert 0 < len(probes) < count[0] / 20, (probes, count)
-        assert_model(running.aggregator.tensors, [range(3)] * 8, federation.policy)
-        ignored = running.aggregator.metrics.registry.get_sample_value("silomix_events_total", {"outcome": "ignored"})
-        assert ignored
-
-    run(go(), WAIT_S)
+    async with (
+        mosquitto(tmp_path / "broker", port),
+        flooding(port, lies) as count,
+        InProcess(tmp_path / "f") as running,
+    ):
+        await until(lambda: count[0] > 500, "a flood")
+        history = await running.finished()
+    assert [status.attempts for status in history] == [1] * 8
+    assert 0 < len(probes) < count[0] / 20, (probes, count)
+    assert_model(running.aggregator.tensors, [range(3)] * 8, federation.policy)
+    ignored = running.aggregator.metrics.registry.get_sample_value("silomix_events_total", {"outcome": "ignored"})
+    assert ignored
 
 
-def test_a_silo_that_waits_before_it_dials_again_is_woken_by_the_announcement(
+async def test_a_silo_that_waits_before_it_dials_again_is_woken_by_the_announcement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_ports(1)
@@ -274,15 +261,12 @@ def test_a_silo_that_waits_before_it_dials_again_is_woken_by_the_announcement(
 
     monkeypatch.setattr(silo, "backoff", only_when_woken)
 
-    async def go() -> None:
-        async with mosquitto(tmp_path / "broker", port), recording(port) as recorder:
-            async with InProcess(tmp_path / "f", without=("aggregator",)) as running:
-                await recorder.until(lambda: len(_online(recorder)) == 4, "all but the aggregator wait")
-                running.start("aggregator")
-                history = await running.finished()
-            assert [status.cohort for status in history] == [3, 3]
-
-    run(go(), WAIT_S)
+    async with mosquitto(tmp_path / "broker", port), recording(port) as recorder:
+        async with InProcess(tmp_path / "f", without=("aggregator",)) as running:
+            await recorder.until(lambda: len(_online(recorder)) == 4, "all but the aggregator wait")
+            running.start("aggregator")
+            history = await running.finished()
+        assert [status.cohort for status in history] == [3, 3]
 
 
 def test_without_a_broker_that_answers_everything_works(tmp_path: Path) -> None:
@@ -313,42 +297,36 @@ def _counts(recorder: Recorder) -> list[int]:
     return [e["count"] for e in recorder.events("/refusals/aggregator") if e["reason"] == "wrong_model"]
 
 
-def test_refusals_are_told_by_reason_and_counted_up(tmp_path: Path) -> None:
+async def test_refusals_are_told_by_reason_and_counted_up(tmp_path: Path) -> None:
 
     port = free_ports(1)
     make(tmp_path / "f", 3, 1, rounds=1000, settings=told(port))
 
-    async def go() -> None:
-        async with (
-            mosquitto(tmp_path / "broker", port),
-            recording(port) as recorder,
-            InProcess(tmp_path / "f") as running,
-        ):
-            await recorder.until(lambda: rounds_seen(recorder, "applied"), "a round")
-            async with peer(tmp_path / "f", "silo-01", "aggregator") as caller:
-                request = services_pb2.GetModelRequest(model_digest=bytes(32))
-                for _ in range(20):
-                    with pytest.raises(grpc.aio.AioRpcError):
-                        async for _part in caller.aggregator.GetModel(request, timeout=5):
-                            pass
-            await recorder.until(lambda: sum(_counts(recorder)) == 20, "all refusals")
-            assert len(_counts(recorder)) < 20
-            running.aggregator.stopping.set()
-
-    run(go(), WAIT_S)
+    async with (
+        mosquitto(tmp_path / "broker", port),
+        recording(port) as recorder,
+        InProcess(tmp_path / "f") as running,
+    ):
+        await recorder.until(lambda: rounds_seen(recorder, "applied"), "a round")
+        async with peer(tmp_path / "f", "silo-01", "aggregator") as caller:
+            request = services_pb2.GetModelRequest(model_digest=bytes(32))
+            for _ in range(20):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    async for _part in caller.aggregator.GetModel(request, timeout=5):
+                        pass
+        await recorder.until(lambda: sum(_counts(recorder)) == 20, "all refusals")
+        assert len(_counts(recorder)) < 20
+        running.aggregator.stopping.set()
 
 
-def test_the_newest_round_is_retained_for_whoever_comes_later(tmp_path: Path) -> None:
+async def test_the_newest_round_is_retained_for_whoever_comes_later(tmp_path: Path) -> None:
     port = free_ports(1)
     make(tmp_path / "f", 3, 1, rounds=2, settings=told(port))
 
-    async def go() -> None:
-        async with mosquitto(tmp_path / "broker", port):
-            async with InProcess(tmp_path / "f") as running:
-                await running.finished()
-            async with recording(port) as recorder:
-                await recorder.until(lambda: len(recorder.seen) >= 6, "what is retained")
-            assert [e["event"] for e in recorder.events("/round")] == ["finished"]
-            assert {e["event"] for e in recorder.events() if "boot" in e} == {"stopped"}
-
-    run(go(), WAIT_S)
+    async with mosquitto(tmp_path / "broker", port):
+        async with InProcess(tmp_path / "f") as running:
+            await running.finished()
+        async with recording(port) as recorder:
+            await recorder.until(lambda: len(recorder.seen) >= 6, "what is retained")
+        assert [e["event"] for e in recorder.events("/round")] == ["finished"]
+        assert {e["event"] for e in recorder.events() if "boot" in e} == {"stopped"}

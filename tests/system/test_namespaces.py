@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.nodes.federations import model_of, policy, run
+from tests.nodes.federations import model_of, policy
 from tests.nodes.toy import Toy
 from tests.system.namespaces import Apart, Network, in_thread, settle
 
@@ -91,29 +91,28 @@ SLOW = {"rate_mbit": 10, "delay_s": 0.02, "loss_percent": 1}
 
 
 @pytest.mark.parametrize("network", [SLOW], indirect=True)
-def test_a_federation_trains_across_slow_and_lossy_links_behind_a_firewall(network: Network, tmp_path: Path) -> None:
+async def test_a_federation_trains_across_slow_and_lossy_links_behind_a_firewall(
+    network: Network, tmp_path: Path
+) -> None:
     """10 Mbit/s, 20 ms each way, one packet in a hundred lost, and no connection but the protocol's own."""
     federation = apart(tmp_path / "f", network, rounds=2, task_options={"parameters": 50_000}, chunk_parameters=16_384)
     reach = {m.name: int(m.address.rpartition(":")[2]) for m in federation.members.values() if m.address}
 
-    async def go() -> None:
-        async with Apart(tmp_path / "f", network) as running:
-            status = await _until(running, lambda s: s.phase == "finished", "two rounds")
-            assert [done.cohort for done in status.history] == [3, 3]
-            dial = network.dial_s
-            took = await asyncio.to_thread(dial, "silo-01", "aggregator", reach["aggregator"])
-            assert took is not None
-            assert took >= 2 * network.delay_s, "the links have no delay"
-            for source, target in (
-                ("silo-01", "shuffler-2"),
-                ("shuffler-1", "aggregator"),
-                ("shuffler-2", "shuffler-1"),
-            ):
-                assert await asyncio.to_thread(dial, source, target, reach[target], 0.5) is None, (source, target)
-            for silo, port in (("silo-02", METRICS_PORT), ("silo-02", PORT)):
-                assert await asyncio.to_thread(dial, "silo-01", silo, port, 0.5) is None
-
-    run(go(), WAIT_S)
+    async with Apart(tmp_path / "f", network) as running:
+        status = await _until(running, lambda s: s.phase == "finished", "two rounds")
+        assert [done.cohort for done in status.history] == [3, 3]
+        dial = network.dial_s
+        took = await asyncio.to_thread(dial, "silo-01", "aggregator", reach["aggregator"])
+        assert took is not None
+        assert took >= 2 * network.delay_s, "the links have no delay"
+        for source, target in (
+            ("silo-01", "shuffler-2"),
+            ("shuffler-1", "aggregator"),
+            ("shuffler-2", "shuffler-1"),
+        ):
+            assert await asyncio.to_thread(dial, source, target, reach[target], 0.5) is None, (source, target)
+        for silo, port in (("silo-02", METRICS_PORT), ("silo-02", PORT)):
+            assert await asyncio.to_thread(dial, "silo-01", silo, port, 0.5) is None
     assert_model_of(tmp_path / "f", federation, 50_000)
 
 
@@ -128,34 +127,29 @@ def assert_model_of(directory: Path, federation: Federation, parameters: int) ->
         assert np.abs(found[name] - expected).max() <= rounds * (step / 2 + 1e-6)
 
 
-def test_a_hop_that_is_cut_off_is_named_and_the_round_goes_on_when_the_link_is_back(
+async def test_a_hop_that_is_cut_off_is_named_and_the_round_goes_on_when_the_link_is_back(
     network: Network, tmp_path: Path
 ) -> None:
     apart(tmp_path / "f", network, rounds=100_000, deadline_s=3, release_s=2, attempts=100)
 
-    async def go() -> None:
-        async with Apart(tmp_path / "f", network) as running:
-            await _until(running, lambda s: len(s.history) >= 2, "two rounds")
-            await in_thread(network, "cut", "shuffler-2")
-            status = await _until(
-                running, lambda s: s.attempt > 1 and bool(_trouble(s)), "an attempt ends for that hop"
-            )
-            assert _trouble(status) == {"shuffler-2"}
-            log = running.log("aggregator").read_text()
-            assert re.search(r"attempt aborted: shuffler-2: (no answer|not reachable)", log), log[-2000:]
-            stuck = len(status.history)
-            again = await running.status()
-            assert again is not None
-            assert len(again.history) == stuck
-            await in_thread(network, "mend", "shuffler-2")
-            status = await _until(running, lambda s: len(s.history) >= stuck + 2, "rounds go on")
-            assert status.history[stuck].cohort == 3
-            assert status.history[stuck].attempts > 1
-
     def _trouble(status: services_pb2.GetStatusResponse) -> set[str]:
         return {hop.name for hop in status.hops if hop.state == "unreachable"}
 
-    run(go(), WAIT_S)
+    async with Apart(tmp_path / "f", network) as running:
+        await _until(running, lambda s: len(s.history) >= 2, "two rounds")
+        await in_thread(network, "cut", "shuffler-2")
+        status = await _until(running, lambda s: s.attempt > 1 and bool(_trouble(s)), "an attempt ends for that hop")
+        assert _trouble(status) == {"shuffler-2"}
+        log = running.log("aggregator").read_text()
+        assert re.search(r"attempt aborted: shuffler-2: (no answer|not reachable)", log), log[-2000:]
+        stuck = len(status.history)
+        again = await running.status()
+        assert again is not None
+        assert len(again.history) == stuck
+        await in_thread(network, "mend", "shuffler-2")
+        status = await _until(running, lambda s: len(s.history) >= stuck + 2, "rounds go on")
+        assert status.history[stuck].cohort == 3
+        assert status.history[stuck].attempts > 1
 
 
 # --- bytes on the wire ------------------------------------------------------------------------------------------------
@@ -181,19 +175,19 @@ async def _metrics(network: Network, node: str) -> dict[tuple[str, str], float]:
     return {(s.labels["direction"], s.labels["peer_role"]): s.value for s in samples}
 
 
-def test_what_we_count_is_what_the_kernel_counts_but_for_tls_and_tcp(
+async def test_what_we_count_is_what_the_kernel_counts_but_for_tls_and_tcp(
     network: Network, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     federation = apart(
         tmp_path / "f", network, rounds=1, task_options={"parameters": MILLION}, chunk_parameters=65_536, deadline_s=60
     )
 
-    async def go() -> tuple[dict[tuple[str, str], float], tuple[int, int]]:
-        async with Apart(tmp_path / "f", network) as running:
-            await _until(running, lambda s: s.phase == "finished", "a round")
-            return await _metrics(network, "silo-01"), await asyncio.to_thread(network.counters, "silo-01")
-
-    ours, (received, sent) = run(go(), WAIT_S)
+    async with Apart(tmp_path / "f", network) as running:
+        await _until(running, lambda s: s.phase == "finished", "a round")
+        ours, (received, sent) = (
+            await _metrics(network, "silo-01"),
+            await asyncio.to_thread(network.counters, "silo-01"),
+        )
     our_sent = sum(value for (direction, _), value in ours.items() if direction == "sent")
     our_received = sum(value for (direction, _), value in ours.items() if direction == "received")
     plan = federation.plan.packed_bits
@@ -215,7 +209,7 @@ def test_what_we_count_is_what_the_kernel_counts_but_for_tls_and_tcp(
 
 @pytest.mark.full
 @pytest.mark.parametrize("network", [{"rate_mbit": 10, "delay_s": 0.02, "silos": n} for n in (3, 6)], indirect=True)
-def test_a_round_takes_little_longer_than_its_slowest_link_needs(
+async def test_a_round_takes_little_longer_than_its_slowest_link_needs(
     network: Network, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From frozen updates to the decoded mean, over 10 Mbit/s with 20 ms each way. Printed, and bounded generously."""
@@ -231,15 +225,12 @@ def test_a_round_takes_little_longer_than_its_slowest_link_needs(
         deadline_s=120,
     )
 
-    async def go() -> list[tuple[int, int]]:
-        counted: list[tuple[int, int]] = []
-        async with Apart(tmp_path / "f", network) as running:
-            for done in range(rounds + 1):
-                await _until(running, lambda s, done=done: len(s.history) >= done, "a round")
-                counted.append(await asyncio.to_thread(network.counters, "shuffler-1"))
-        return counted
-
-    counted = run(go(), 3 * WAIT_S)
+    counted: list[tuple[int, int]] = []
+    async with Apart(tmp_path / "f", network) as running:
+        for done in range(rounds + 1):
+            await _until(running, lambda s, done=done: len(s.history) >= done, "a round")
+            counted.append(await asyncio.to_thread(network.counters, "shuffler-1"))
+    counted = counted
     logs = {node: tmp_path / "f" / node / "log.txt" for node in network.nodes}
     frozen = [max(times) for times in zip(*(_times(logs[silo], "trained") for silo in silos), strict=True)]
     closed = _times(logs["shuffler-1"], "releasing")

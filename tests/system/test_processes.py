@@ -41,18 +41,15 @@ def _gone(running: LocalFederation) -> bool:
     return all(p.returncode is not None and not Path(f"/proc/{p.pid}").exists() for p in running.processes.values())
 
 
-def test_processes_make_the_mean_of_all_silos_and_end(tmp_path: Path) -> None:
+async def test_processes_make_the_mean_of_all_silos_and_end(tmp_path: Path) -> None:
     federation = make(tmp_path / "f", 3, 2, rounds=2)
 
-    async def go() -> None:
-        async with _local(tmp_path / "f") as running:
-            await running.finished()
-            for silo in federation.silo_names:
-                assert await running.processes[silo].wait() == 0  # they hear that all is done
-        assert {p.returncode for p in running.processes.values()} == {0}
-        assert _gone(running)
-
-    run(go(), WAIT_S)
+    async with _local(tmp_path / "f") as running:
+        await running.finished()
+        for silo in federation.silo_names:
+            assert await running.processes[silo].wait() == 0  # they hear that all is done
+    assert {p.returncode for p in running.processes.values()} == {0}
+    assert _gone(running)
     assert_model(model_of(tmp_path / "f"), [range(3)] * 2, federation.policy)
 
 
@@ -89,37 +86,31 @@ def test_processes_end_in_order_when_told_to(tmp_path: Path, capsys: pytest.Capt
     assert shown["present"] == ["silo-01", "silo-02", "silo-03"]
 
 
-def test_nothing_is_left_running_when_the_body_raises(tmp_path: Path) -> None:
+async def test_nothing_is_left_running_when_the_body_raises(tmp_path: Path) -> None:
     make(tmp_path / "f", 3, 1, rounds=1000)
 
-    async def go() -> None:
-        running = _local(tmp_path / "f")
-        with contextlib.suppress(LookupError):
-            async with running:
-                await _status(running, 0)
-                raise LookupError
-        assert len(running.processes) == 5
-        assert _gone(running)
-
-    run(go(), WAIT_S)
+    running = _local(tmp_path / "f")
+    with contextlib.suppress(LookupError):
+        async with running:
+            await _status(running, 0)
+            raise LookupError
+    assert len(running.processes) == 5
+    assert _gone(running)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("victim", ["aggregator", "shuffler-1", "shuffler-2", "silo-01"])
-def test_a_process_that_is_killed_and_started_again_costs_no_round(tmp_path: Path, victim: str) -> None:
+async def test_a_process_that_is_killed_and_started_again_costs_no_round(tmp_path: Path, victim: str) -> None:
     """Killed as by a power cut, in the middle of a federation: no round is lost, and none is applied twice."""
     federation = make(tmp_path / "f", 3, 2, rounds=6, deadline_s=10, release_s=2, attempts=10)
 
-    async def go() -> None:
-        async with _local(tmp_path / "f") as running:
-            for done in (1, 3):
-                await _status(running, done)
-                running.kill(victim)
-                await running.processes[victim].wait()
-                await running.start(victim)
-            await running.finished()
-
-    run(go(), 2 * WAIT_S)
+    async with _local(tmp_path / "f") as running:
+        for done in (1, 3):
+            await _status(running, done)
+            running.kill(victim)
+            await running.processes[victim].wait()
+            await running.start(victim)
+        await running.finished()
     journal = Journal(tmp_path / "f" / "aggregator" / "state" / "journal.sqlite")
     facts = [(round_, json.loads(value)["cohort"]) for round_, _, value in journal.facts("applied")]
     journal.close()
@@ -162,26 +153,23 @@ def test_commands_with_a_wrong_configuration_say_so_in_one_line(
     assert 'did you mean "name"' in _refused(capsys, "silo", "--config", silo)
 
 
-def test_a_port_that_is_taken_is_an_error_in_one_line(tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_an_error_in_one_line(tmp_path: Path) -> None:
     """Two nodes on one address: the second says which, and ends."""
     first = create(tmp_path / "f", 3, 1, policy=policy())
     home = tmp_path / "f" / "shuffler-1"
 
-    async def go() -> tuple[int | None, str]:
-        async with asyncio.timeout(WAIT_S):
-            host, _, port = first.shufflers[0].address.rpartition(":")
-            holder = await asyncio.start_server(lambda *_: None, host, int(port))
-            async with holder:
-                running = _local(tmp_path / "f")
-                try:
-                    await running.start("shuffler-1")
-                    code = await running.processes["shuffler-1"].wait()
-                finally:
-                    await running.stop()
-            return code, running.log("shuffler-1").read_text()
-
     assert load_node(home).listen == first.shufflers[0].address
-    code, log = run(go(), WAIT_S)
+    async with asyncio.timeout(WAIT_S):
+        host, _, port = first.shufflers[0].address.rpartition(":")
+        holder = await asyncio.start_server(lambda *_: None, host, int(port))
+        async with holder:
+            running = _local(tmp_path / "f")
+            try:
+                await running.start("shuffler-1")
+                code = await running.processes["shuffler-1"].wait()
+            finally:
+                await running.stop()
+        code, log = code, running.log("shuffler-1").read_text()
     assert code == 75  # it may be free later
     assert f"cannot listen on {first.shufflers[0].address}" in log.splitlines()[-1]
     assert "Traceback" not in log

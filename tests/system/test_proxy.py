@@ -86,7 +86,7 @@ def test_silos_that_can_reach_nothing_but_a_proxy_take_part(tmp_path: Path) -> N
     assert_model(model_of(home), [range(3)] * 2, federation.policy)
 
 
-def test_nodes_whose_names_only_a_proxy_can_resolve_take_part(tmp_path: Path) -> None:
+async def test_nodes_whose_names_only_a_proxy_can_resolve_take_part(tmp_path: Path) -> None:
     """As any user can run it: no node can resolve the others' names; the proxy can, and TLS goes from end to end."""
     home, log, port = tmp_path / "f", tmp_path / "asked", free_ports(1)
     log.touch()
@@ -96,10 +96,7 @@ def test_nodes_whose_names_only_a_proxy_can_resolve_take_part(tmp_path: Path) ->
     reach = {m.address: f"127.0.0.1:{m.address.rpartition(':')[2]}" for m in federation.members.values() if m.address}
     env = {**ENV, "https_proxy": f"http://127.0.0.1:{port}", "no_proxy": ""}
 
-    async def go() -> None:
-        async with proxy([], "127.0.0.1", port, log, reach), LocalFederation(home, env=env) as running:
-            await running.finished()
-
-    run(go(), WAIT_S)
+    async with proxy([], "127.0.0.1", port, log, reach), LocalFederation(home, env=env) as running:
+        await running.finished()
     assert asked_for(log) == set(reach)
     assert_model(model_of(home), [range(3)] * 2, federation.policy)

@@ -12,9 +12,9 @@ from tests.vectors import generate, reference
 
 from silomix.runtime.core.digest import digest, fast_hash, frame
 from silomix.runtime.core.errors import LocalFault
-from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser, plan
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import Granularity, UpdateKind
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Fence,

@@ -1,9 +1,9 @@
 """R1: the aggregator would rather have another chain than the one that was agreed on."""
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_SECOND
-from silomix.attacks.active.bodies import take_off, values
+from silomix.attacks.active.liars.bodies import take_off, values
+from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.measure import cosine
-from silomix.attacks.active.member import Refused
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST, WITH_SILO
-from silomix.attacks.active.bodies import Body, body_frames, make_body
-from silomix.attacks.active.member import Refused
+from silomix.attacks.active.liars.bodies import Body, body_frames, make_body
+from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage
 from silomix.attacks.active.task import nought

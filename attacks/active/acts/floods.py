@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, SILO, WITH_FIRST, WITH_SECOND
-from silomix.attacks.active.bodies import body_frames, make_body
-from silomix.attacks.active.member import Member, Refused, Silent, path
+from silomix.attacks.active.liars.bodies import body_frames, make_body
+from silomix.attacks.active.liars.member import Member, Refused, Silent, path
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage, Stuck
 from silomix.attacks.active.task import CLASSES, HIDDEN, nought

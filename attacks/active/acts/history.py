@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from silomix.attacks.active.member import Refused
+from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import ROUNDS, VICTIM, Stage
 

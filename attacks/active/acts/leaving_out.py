@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_SECOND
-from silomix.attacks.active.member import Refused
+from silomix.attacks.active.liars.member import Refused
+from silomix.attacks.active.liars.sealing import SMALL, open_without_key
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
-from silomix.attacks.active.sealing import SMALL, open_without_key
 from silomix.attacks.active.stage import FIRST, LAST, SECOND, VICTIM, Stage
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.messages import Evidence, Header, Manifest

@@ -3,7 +3,7 @@
 import numpy as np
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST
-from silomix.attacks.active.member import Refused
+from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
 from silomix.attacks.active.task import CLASSES, DEAD, HIDDEN, centres, features

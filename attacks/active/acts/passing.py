@@ -6,10 +6,10 @@ from dataclasses import replace
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP, WITH_FIRST, WITH_SECOND
-from silomix.attacks.active.aggregator import Delivered
-from silomix.attacks.active.bodies import Passed
+from silomix.attacks.active.liars.aggregator import Delivered
+from silomix.attacks.active.liars.bodies import Passed
+from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.measure import flat
-from silomix.attacks.active.member import Refused
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, LAST, SECOND, VICTIM, Stage
 from silomix.runtime.core.numbers.packing import Bytes

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from silomix.attacks.active.acts.casts import LAST_HOP, SILO
-from silomix.attacks.active.member import ANSWER_S, Member, Refused
+from silomix.attacks.active.liars.member import ANSWER_S, Member, Refused
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, Stage
 from silomix.v1 import services_pb2

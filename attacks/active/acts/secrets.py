@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from silomix.attacks.active.acts.casts import AGGREGATOR
-from silomix.attacks.active.bodies import seed_for
+from silomix.attacks.active.liars.bodies import seed_for
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.seized import in_files, in_memory
 from silomix.attacks.active.stage import FIRST, SECOND, Stage

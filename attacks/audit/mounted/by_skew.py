@@ -10,7 +10,7 @@ from silomix.attacks.audit.mounted.by_mode import attacked, pooled_modes
 from silomix.attacks.audit.pool import Job
 from silomix.attacks.audit.subject import Subject, subject_for
 from silomix.attacks.audit.verdict import Json
-from silomix.attacks.sia import Unfit
+from silomix.attacks.errors import Unfit
 from silomix.attacks.views.view import Mode
 from silomix.models.simulation.experiment import Cell, Line, Plot, Table
 from silomix.runtime.factory import find_factory, takes

@@ -17,8 +17,8 @@ from silomix.attacks.collusion import quiet, run_colluding
 from silomix.attacks.sia import Outcome, pooled
 from silomix.models.simulation.experiment import Cell, Line, Plot, Table
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.policy import Granularity, Policy
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 from silomix.runtime.store.home import CAPTURE_DIRECTORY
 

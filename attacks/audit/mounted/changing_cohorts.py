@@ -11,7 +11,7 @@ from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, run
 from silomix.attacks.audit.pool import Job
 from silomix.attacks.audit.subject import Subject
 from silomix.attacks.audit.verdict import Json
-from silomix.attacks.sia import Unfit
+from silomix.attacks.errors import Unfit
 from silomix.attacks.views.view import Mode
 from silomix.models.simulation.simulate import pretend
 

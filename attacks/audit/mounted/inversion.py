@@ -12,7 +12,8 @@ from silomix.attacks.audit.pictures import strip
 from silomix.attacks.audit.pool import Job
 from silomix.attacks.audit.subject import Subject
 from silomix.attacks.audit.verdict import Json
-from silomix.attacks.sia import Records, Unfit
+from silomix.attacks.errors import Unfit
+from silomix.attacks.views.classifier import Records
 from silomix.models.simulation.experiment import Cell, Table
 
 NAME = "inversion"

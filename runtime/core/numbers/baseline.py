@@ -24,9 +24,8 @@ from silomix.runtime.core.numbers.kernels import compiled
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Secret, derive
 from silomix.runtime.core.numbers.packing import Residues
-from silomix.runtime.core.numbers.plan import Plan
+from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.numbers.schema import Array, Schema, as_dtype, as_float
-from silomix.runtime.core.policy import Granularity
 
 FLOAT_BITS = 32
 _LOT = 1 << 22  # random words at a time: 16 MiB

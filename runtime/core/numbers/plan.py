@@ -60,6 +60,17 @@ class Quantiser(StrEnum):
     """One signed byte, v = 127, as for the paper's transformer."""
 
 
+class Granularity(StrEnum):
+    """What leaves the chain. Only `sum` protects; the others are what the paper compares with."""
+
+    NONE = "none"
+    MODEL = "model"
+    LAYER = "layer"
+    PARAMETER = "parameter"
+    UNARY = "unary"
+    SUM = "sum"
+
+
 @dataclass(frozen=True)
 class Plan:
     """Moduli and the sizes derived from them. Make one with `plan`, which searches and checks."""

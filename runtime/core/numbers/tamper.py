@@ -332,7 +332,7 @@ class Transcript:
     arrival: Arrival
 
 
-class Kind(StrEnum):
+class EquationKind(StrEnum):
     """What an equation is about, and so what evidence settles it."""
 
     EDGE = "edge"
@@ -345,7 +345,7 @@ class Kind(StrEnum):
 class Finding:
     """An equation that does not hold in a plane. It accuses nobody yet: `arbitrate` does, with evidence."""
 
-    kind: Kind
+    kind: EquationKind
     where: str
     """Who owes the evidence: the node that the edge leads to, or the hop."""
     plane: int
@@ -355,7 +355,7 @@ class Finding:
 class _Equation:
     """`where` answers for a total that has to be the sum of what others claim."""
 
-    kind: Kind
+    kind: EquationKind
     where: str
     total: Scalars
     claims: Mapping[str, Scalars]
@@ -370,11 +370,11 @@ def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
     """Yield the equations along the chain, from the silos to the aggregator."""
     claims = {s.silo: s.sent for s in transcript.submissions}
     for h, passage in enumerate(transcript.passages):
-        yield _Equation(Kind.EDGE, passage.hop, passage.taken, claims)
+        yield _Equation(EquationKind.EDGE, passage.hop, passage.taken, claims)
         removed = _total(plan, (passage.taken, _negative(plan, passage.sent)))
-        yield _Equation(Kind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
+        yield _Equation(EquationKind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
         claims = {passage.hop: passage.sent}
-    yield _Equation(Kind.EDGE, transcript.arrival.node, transcript.arrival.taken, claims)
+    yield _Equation(EquationKind.EDGE, transcript.arrival.node, transcript.arrival.taken, claims)
 
 
 def verify(plan: Plan, cohort: Collection[str], chain: Sequence[str], transcript: Transcript) -> list[Finding]:

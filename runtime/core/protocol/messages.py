@@ -12,9 +12,9 @@ from functools import cached_property
 from silomix.runtime.core.digest import digest, fast_hash
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import MaskContext, Secret
-from silomix.runtime.core.numbers.plan import Plan
+from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.numbers.schema import Schema
-from silomix.runtime.core.policy import Granularity, UpdateKind
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.identity import Identity
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.baseline import float_body
+from silomix.runtime.core.numbers.baseline import Baseline, float_body
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import (
     KEY_BYTES,
@@ -19,7 +19,7 @@ from silomix.runtime.core.numbers.masks import (
     small_order,
     unseal,
 )
-from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import LEAST_COHORT, Policy
 from silomix.runtime.core.protocol.federation import Federation
@@ -36,6 +36,13 @@ def layout(manifest: Manifest) -> Layout:
     """Every length of a body of this attempt."""
     weighted = manifest.plan.weight_levels > 1
     return Layout(manifest.plan, manifest.schema.parameters + weighted, manifest.chunk_parameters)
+
+
+def baseline(manifest: Manifest) -> Baseline | None:
+    """Return the literal mode of an attempt; None if a sum leaves the chain, as it should."""
+    if manifest.granularity is Granularity.SUM:
+        return None
+    return Baseline(manifest.granularity, manifest.schema, manifest.plan, manifest.chunk_parameters)
 
 
 def wire_encoding(manifest: Manifest) -> str:

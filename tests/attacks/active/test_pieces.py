@@ -14,9 +14,9 @@ import pytest
 from silomix.attacks.active import without
 from silomix.attacks.active.acts.casts import AGGREGATOR
 from silomix.attacks.active.drill import drill
+from silomix.attacks.active.liars.sealing import SMALL, agreed_with, open_without_key, seal_carelessly
 from silomix.attacks.active.measure import Closeness
 from silomix.attacks.active.registry import Attack, Loot, Outcome, Rule, attack, find, judge
-from silomix.attacks.active.sealing import SMALL, agreed_with, open_without_key, seal_carelessly
 from silomix.attacks.active.seized import in_files, in_memory
 from silomix.attacks.active.stage import SECOND, Stage
 from silomix.attacks.active.task import Drill
@@ -150,19 +150,16 @@ def test_a_process_memory_and_files_are_searched(tmp_path: Path) -> None:
     assert found["not"] == 0
 
 
-def test_a_hop_forgets_in_time_if_nobody_asks_it_for_more() -> None:
+async def test_a_hop_forgets_in_time_if_nobody_asks_it_for_more() -> None:
     """The control of `secrets-kept-alive`: by the same clock, keys go when nobody winds it back."""
 
-    async def go() -> None:
-        with listening() as witness:
-            async with Stage(AGGREGATOR, witness) as stage:
-                node, policy = stage.hop(SECOND), stage.federation.policy
-                await stage.begin(silos=())
-                assert node.core.keys
-                stage.pass_time(SECOND, policy.attempts * (policy.deadline_s + policy.release_s) + 1)
-                await stage.until(lambda: not node.core.keys, "the keys are gone")
-
-    asyncio.run(go())
+    with listening() as witness:
+        async with Stage(AGGREGATOR, witness) as stage:
+            node, policy = stage.hop(SECOND), stage.federation.policy
+            await stage.begin(silos=())
+            assert node.core.keys
+            stage.pass_time(SECOND, policy.attempts * (policy.deadline_s + policy.release_s) + 1)
+            await stage.until(lambda: not node.core.keys, "the keys are gone")
 
 
 def test_a_stage_leaves_nothing_behind() -> None:

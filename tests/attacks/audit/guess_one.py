@@ -7,7 +7,8 @@ from silomix.attacks.audit.attack import Attack, Section, Size
 from silomix.attacks.audit.pool import Job
 from silomix.attacks.audit.subject import Subject
 from silomix.attacks.audit.verdict import Expectation, Json
-from silomix.attacks.sia import Score, Unfit
+from silomix.attacks.errors import Unfit
+from silomix.attacks.sia import Score
 
 
 def always_the_first(silos: int) -> Json:

@@ -8,8 +8,8 @@ from silomix.attacks.audit.audit import _judged
 from silomix.attacks.audit.mounted.by_mode import bits
 from silomix.attacks.audit.mounted.by_skew import MODES
 from silomix.attacks.audit.pictures import strip
+from silomix.attacks.audit.registry import attacks
 from silomix.attacks.prior import CLASSES, INVENTED
-from silomix.attacks.registry import attacks
 from silomix.attacks.sia import Outcome, Score
 from silomix.attacks.views.view import MEANINGS, PROTECTED, Mode
 

@@ -12,9 +12,9 @@ from tests.attacks.audit.doubling import double, fail
 from silomix.attacks.audit.attack import Attack, Size
 from silomix.attacks.audit.mounted.by_mode import bits
 from silomix.attacks.audit.pool import Done, Job, run_jobs
+from silomix.attacks.audit.registry import ATTACKS, attacks, load
 from silomix.attacks.audit.subject import DIGITS, SILOS, subject_for
-from silomix.attacks.registry import ATTACKS, attacks, load
-from silomix.attacks.sia import AttackError, Unfit
+from silomix.attacks.errors import AttackError, Unfit
 from silomix.attacks.views.view import Mode
 from silomix.runtime.cli import main
 from silomix.runtime.core.policy import Policy
@@ -235,7 +235,7 @@ def test_a_small_audit_of_the_digits_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All attacks on all modes and a real federation, at a size that shows that they run."""
-    monkeypatch.setattr("silomix.runtime.cli.audit.QUICK", TINY)
+    monkeypatch.setattr("silomix.runtime.cli.attack.audit.QUICK", TINY)
     code, found = run_cli(tmp_path, capsys)
     assert code == (0 if found["verdict"]["protected"] else 1)
     assert not found["verdict"]["leak"]

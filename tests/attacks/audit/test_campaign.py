@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from silomix.attacks.audit.campaign import DISAGGREGATED, Campaign, Findings, options_of, run, splits
+from silomix.attacks.errors import AttackError
 from silomix.attacks.prior import CLASSES, INVENTED
-from silomix.attacks.sia import AttackError, Outcome, pooled
+from silomix.attacks.sia import Outcome, pooled
 from silomix.attacks.views.view import CONTROLS, PROTECTED, Mode
 from silomix.runtime.core.policy import Policy
 

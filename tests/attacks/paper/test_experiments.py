@@ -12,7 +12,7 @@ from tests.nodes.toy import Toy
 from silomix.attacks.paper import accuracy_trials
 from silomix.attacks.paper.accuracy import EXPERIMENTS
 from silomix.attacks.paper.accuracy_trials import Setting, floor_to, measure, policy_for
-from silomix.models.simulation.experiment import Experiment, Scale, Unkept
+from silomix.models.simulation.experiment import Experiment, Scale
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.policy import UpdateKind
 
@@ -26,7 +26,7 @@ def tiny(silo: int = -1, **options: Any) -> Toy:
     return Toy(silo, 60)
 
 
-class Counting(Unkept):
+class Counting:
     """Counts the points that were announced and asked for, and checks that they are plain JSON by unique keys."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def test_data_that_is_not_there_is_said() -> None:
     experiment = next(e for e in EXPERIMENTS if e.id == "accuracy-by-precision")
     assert experiment.run is not None
     with pytest.raises(UserError, match="one of digits"):
-        experiment.run(Scale("quick", (1,), 1, data="imagenet"), Unkept())
+        experiment.run(Scale("quick", (1,), 1, data="imagenet"), Counting())
 
 
 def test_rounding_down_is_the_papers() -> None:

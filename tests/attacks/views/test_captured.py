@@ -11,12 +11,12 @@ import pytest
 from silomix.attacks.audit.replay import replay
 from silomix.attacks.audit.watch import Compared, verdict, watched
 from silomix.attacks.collusion import KEPT, opened, quiet, run_colluding
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.runtime.cli import main
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.core.numbers.plan import Encoding, Level
-from silomix.runtime.core.policy import Granularity, Policy
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
 
 SILOS = 5

@@ -5,10 +5,11 @@ import pytest
 import torch
 from tests.attacks.networks import Net, records
 
+from silomix.attacks.errors import AttackError
 from silomix.attacks.prior import class_losses
-from silomix.attacks.sia import AttackError, draw_targets
-from silomix.attacks.victims import Victim, victims_of
+from silomix.attacks.sia import draw_targets
 from silomix.attacks.views.shadow import NOISES, distort, shadow_set, shadow_sets
+from silomix.attacks.views.victims import Victim, victims_of
 from silomix.models.digits import task
 
 

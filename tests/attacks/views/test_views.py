@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from tests.attacks.networks import Net, records, truth
 
-from silomix.attacks.sia import AttackError, Records
+from silomix.attacks.errors import AttackError
+from silomix.attacks.remap import reconstruct
 from silomix.attacks.views.body import read_body
+from silomix.attacks.views.classifier import Records
 from silomix.attacks.views.simulated import view_of
-from silomix.attacks.views.view import CONTROLS, EXPOSED, MEANINGS, PROTECTED, Mode, View, reconstruct
+from silomix.attacks.views.view import CONTROLS, EXPOSED, MEANINGS, PROTECTED, Mode, View
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.plan import Encoding, Level
 

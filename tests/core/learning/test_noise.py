@@ -15,9 +15,9 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.noise import MAX_VARIANCE, Noise, _table, clip, discrete_gaussian
 from silomix.runtime.core.learning.noise_account import epsilon, multiplier_for, rho, spent
 from silomix.runtime.core.numbers.codec import Codec
-from silomix.runtime.core.numbers.plan import Level, Quantiser, plan
+from silomix.runtime.core.numbers.plan import Granularity, Level, Quantiser, plan
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec, as_dtype
-from silomix.runtime.core.policy import Granularity, Policy, Server, UpdateKind
+from silomix.runtime.core.policy import Policy, Server, UpdateKind
 from silomix.runtime.core.protocol.federation import Federation, Member
 
 

@@ -18,9 +18,8 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import Baseline, Row, float_body, wire_bits
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import Secret
-from silomix.runtime.core.numbers.plan import Encoding, Level, plan
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, plan
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import Granularity
 
 SCHEMA = Schema((TensorSpec("a", (5, 3)), TensorSpec("b", (4,)), TensorSpec("c", (7,))))
 UNARY = plan(4, 2, Encoding.UNARY, Level.TRUSTED)

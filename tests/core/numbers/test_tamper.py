@@ -22,9 +22,9 @@ from silomix.runtime.core.numbers import tamper
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser, plan, primes
 from silomix.runtime.core.numbers.tamper import (
     Arrival,
+    EquationKind,
     Finding,
     Fold,
-    Kind,
     Passage,
     Scalars,
     Share,
@@ -627,7 +627,7 @@ def misstate(world: World, data: st.DataObject, value: Scalars) -> Scalars:
     return (*value[:plane], row, *value[plane + 1 :])
 
 
-def places(findings: list[Finding]) -> set[tuple[Kind, str]]:
+def places(findings: list[Finding]) -> set[tuple[EquationKind, str]]:
     return {(f.kind, f.where) for f in findings}
 
 
@@ -670,7 +670,7 @@ def test_silo_that_misstates_a_sigma_is_named(world: World, data: st.DataObject)
     transcript = replace(transcript, submissions=tuple(lied))
     hop = world.chain[h]
     findings = world.verify(transcript)
-    assert places(findings) == {(Kind.HOP, hop)}
+    assert places(findings) == {(EquationKind.HOP, hop)}
     truth = world.sigma(hop)
     assert world.judge(transcript, findings[0], truth) == (honest.silo,)
     assert world.judge(transcript, findings[0], {honest.silo: truth[honest.silo]}) == (honest.silo,)
@@ -698,7 +698,7 @@ def test_silo_that_masks_with_another_seed_than_it_sealed_is_named(world: World,
     arrival = Arrival("aggregator", plus(world.plan, transcript.arrival.taken, slip))
     transcript = Transcript(transcript.submissions, tuple(passages), arrival)
     findings = world.verify(transcript)
-    assert places(findings) == {(Kind.HOP, hop)}
+    assert places(findings) == {(EquationKind.HOP, hop)}
     assert world.judge(transcript, findings[0], world.sigma(hop)) == (silo,)
 
 
@@ -712,7 +712,7 @@ def test_hop_that_alters_one_coordinate_is_named(world: World, data: st.DataObje
 
     transcript = world.run(forge)
     findings = world.verify(transcript)
-    assert places(findings) == {(Kind.HOP, hop)}
+    assert places(findings) == {(EquationKind.HOP, hop)}
     assert world.judge(transcript, findings[0], world.sigma(hop)) == (hop,)
     assert world.judge(transcript, findings[0], {}) == (hop,)
 
@@ -735,7 +735,7 @@ def test_hop_that_alters_and_states_the_honest_scalar_is_named(world: World, dat
     transcript = replace(forged, passages=tuple(passages))
     findings = world.verify(transcript)
     receiver = [*world.chain, "aggregator"][h + 1]
-    assert places(findings) == {(Kind.EDGE, receiver)}
+    assert places(findings) == {(EquationKind.EDGE, receiver)}
     assert world.judge(transcript, findings[0], {hop: signed}) == (hop,)
 
 
@@ -751,7 +751,7 @@ def test_receiver_that_alters_what_it_took_in_is_named(world: World, data: st.Da
 
     transcript = world.run(forge)
     findings = world.verify(transcript)
-    assert places(findings) == {(Kind.EDGE, receiver)}
+    assert places(findings) == {(EquationKind.EDGE, receiver)}
     if h == 0:
         bodies = dict(zip(world.x, world.scalars(*map(world.sent, world.x)), strict=True))
     else:
@@ -769,7 +769,7 @@ def test_silo_that_misstates_what_it_sent_is_named(world: World, data: st.DataOb
     lied[i] = replace(honest, sent=misstate(world, data, honest.sent))
     transcript = replace(transcript, submissions=tuple(lied))
     findings = world.verify(transcript)
-    assert places(findings) == {(Kind.EDGE, world.chain[0])}
+    assert places(findings) == {(EquationKind.EDGE, world.chain[0])}
     assert world.judge(transcript, findings[0], {honest.silo: honest.sent}) == (honest.silo,)
 
 
@@ -778,7 +778,7 @@ def test_silo_that_misstates_what_it_sent_is_named(world: World, data: st.DataOb
 def test_first_hop_that_drops_a_silo_is_named(world: World, data: st.DataObject) -> None:
     transcript = world.run(drop=data.draw(st.sampled_from(list(world.x))))
     findings = world.verify(transcript)
-    assert places(findings) == {(Kind.EDGE, world.chain[0])}
+    assert places(findings) == {(EquationKind.EDGE, world.chain[0])}
     bodies = {s.silo: s.sent for s in transcript.submissions}
     assert world.judge(transcript, findings[0], bodies) == (world.chain[0],)
 
@@ -795,7 +795,7 @@ def test_a_lying_silo_does_not_cover_for_a_lying_hop(world: World, data: st.Data
     honest = transcript.submissions[0]
     lie = replace(honest, masks=(misstate(world, data, honest.masks[0]), *honest.masks[1:]))
     transcript = replace(transcript, submissions=(lie, *transcript.submissions[1:]))
-    finding = Finding(Kind.HOP, hop, 0)
+    finding = Finding(EquationKind.HOP, hop, 0)
     assert world.judge(transcript, finding, world.sigma(hop)) == (honest.silo, hop)
 
 
@@ -804,7 +804,9 @@ def test_a_lying_silo_does_not_cover_for_a_lying_hop(world: World, data: st.Data
 def test_every_finding_stands_in_the_order_of_the_chain(world: World, data: st.DataObject) -> None:
     """Everybody lies: the first finding is the edge into the first hop."""
     transcript = world.run(lambda node, what, v: change(world, data, v))
-    order = [(kind, hop) for hop in world.chain for kind in (Kind.EDGE, Kind.HOP)] + [(Kind.EDGE, "aggregator")]
+    order = [(kind, hop) for hop in world.chain for kind in (EquationKind.EDGE, EquationKind.HOP)] + [
+        (EquationKind.EDGE, "aggregator")
+    ]
     found = [(f.kind, f.where) for f in world.verify(transcript)]
     assert list(dict.fromkeys(found)) == order
 
@@ -838,4 +840,4 @@ def test_scalars_must_be_complete_and_canonical() -> None:
         check(Submission("a", row, (zero,)), cohort=("a",))
     transcript = Transcript((Submission("s", row, (zero,)),), (Passage("h", row, row),), Arrival("a", row))
     with pytest.raises(LocalFault, match="no hop at g"):
-        tamper.arbitrate(chosen, transcript, Finding(Kind.HOP, "g", 0), {})
+        tamper.arbitrate(chosen, transcript, Finding(EquationKind.HOP, "g", 0), {})

@@ -25,9 +25,9 @@ from tests.core.protocol.federations import (
 )
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, Quantiser
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.policy import Granularity, UpdateKind
+from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed

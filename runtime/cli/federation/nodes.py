@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from silomix.runtime.cli.options import BadOption, Commands
 from silomix.runtime.cli.policy_options import add_policy, by_option, policy_of
 from silomix.runtime.core.errors import RunError
-from silomix.runtime.core.numbers.plan import Encoding, chunk_for
-from silomix.runtime.core.policy import MAX_SILOS, Granularity
+from silomix.runtime.core.numbers.plan import Encoding, Granularity, chunk_for
+from silomix.runtime.core.policy import MAX_SILOS
 
 if TYPE_CHECKING:
     from silomix.runtime.config.load import NodeConfig

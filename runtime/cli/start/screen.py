@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from silomix.runtime.cli.status import hops, rounds_table
+from silomix.runtime.cli.federation.status import hops, rounds_table
 from silomix.runtime.front.run import News
 from silomix.runtime.observe.remarks import CLIPPED, Remark, sentences
 from silomix.runtime.results import Round

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import numpy.typing as npt
 
-from silomix.attacks.active.bodies import planes_of, take_off, values
+from silomix.attacks.active.liars.bodies import planes_of, take_off, values
+from silomix.attacks.active.liars.member import ANSWER_S, Member, abort
 from silomix.attacks.active.measure import Vector, flat
-from silomix.attacks.active.member import ANSWER_S, Member, abort
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.numbers.masks import Secret, public_key

@@ -59,7 +59,7 @@ def _init(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     if args.config is None and (args.model is None or args.out is None):
         args.fail("give --config with the federation's directory, or both --model and --out")
-    from silomix.models.training.export import export
+    from silomix.models.export import export
 
     done = export(args.config, args.model, args.out)
     if args.json:

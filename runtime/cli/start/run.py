@@ -69,7 +69,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.demo import demo
+    from silomix.runtime.cli.start.demo import demo
 
     return demo(args.silos, args.shufflers, args.rounds, keep=args.keep, as_json=args.json)
 
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
         said = [name for name in ("silos", "shufflers") if getattr(args, name) is not None]
         for name in (*said, *given_policy(args)):
             raise BadOption(flag(name), f"{args.directory} says it already; leave this out")
-    from silomix.runtime.cli.running import Asked, run_command
+    from silomix.runtime.cli.start.running import Asked, run_command
 
     out = args.out if args.out or args.directory else _free()
     asked = Asked(

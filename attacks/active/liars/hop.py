@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.active.bodies import Body, Passed, chunks_of, cohort_of, planes_of, sum_of, take_off
-from silomix.attacks.active.member import Member, abort
+from silomix.attacks.active.liars.bodies import Body, Passed, chunks_of, cohort_of, planes_of, sum_of, take_off
+from silomix.attacks.active.liars.member import Member, abort
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.numbers.masks import Secret, public_key

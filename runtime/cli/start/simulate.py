@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from silomix.runtime.cli.options import BadOption, Commands
 from silomix.runtime.cli.policy_options import add_policy, flag, given_policy, wrong
 from silomix.runtime.cli.terminal import console, say, say_json
-from silomix.runtime.core.policy import MAX_SILOS, Granularity, Policy
+from silomix.runtime.core.numbers.plan import Granularity
+from silomix.runtime.core.policy import MAX_SILOS, Policy
 
 if TYPE_CHECKING:
-    from silomix.models.simulation.record import Record
+    from silomix.models.simulation.record import RunDirectory
     from silomix.runtime.core.protocol.federation import Federation
 
 EPILOG = """\
@@ -58,7 +59,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from silomix.models.simulation.record import Record
+    from silomix.models.simulation.record import RunDirectory
     from silomix.models.simulation.simulate import simulate
     from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.core.learning.optimise import Optimiser
@@ -83,7 +84,7 @@ def _simulate(args: argparse.Namespace) -> int:
         raise ConfigError(args.config, "", problem) if args.config else BadOption("--schema", problem)
     interrupt_on_sigterm()
     with ExitStack() as stack:
-        record = stack.enter_context(Record(args.out, settings))
+        record = stack.enter_context(RunDirectory(args.out, settings))
         stack.callback(record.plot)
         board = _board(args.out / "tensorboard", record, stack) if args.tensorboard else None
         rounds = simulate(
@@ -140,7 +141,7 @@ def _takes(path: str, option: str) -> bool:
         return False
 
 
-def _progress(rounds: int, record: "Record") -> Any:
+def _progress(rounds: int, record: "RunDirectory") -> Any:
     """Make a bar with the time left; where nobody watches, it stays silent until the end."""
     from rich.progress import (
         BarColumn,
@@ -169,7 +170,7 @@ def _now(line: dict[str, Any]) -> str:
     return f"round {line['round']}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}")
 
 
-def _board(directory: Path, record: "Record", stack: ExitStack) -> Callable[[dict[str, Any]], None]:
+def _board(directory: Path, record: "RunDirectory", stack: ExitStack) -> Callable[[dict[str, Any]], None]:
     """Return what writes a round's numbers for TensorBoard."""
     from silomix.runtime.core.errors import UserError
 
@@ -190,7 +191,7 @@ def _board(directory: Path, record: "Record", stack: ExitStack) -> Callable[[dic
 
 
 def _spent(
-    args: argparse.Namespace, record: "Record", policy: "Policy", parameters: int, silos: int
+    args: argparse.Namespace, record: "RunDirectory", policy: "Policy", parameters: int, silos: int
 ) -> dict[str, float]:
     """Return the epsilons: of a silo as a whole, by the noise in the sums, and of a record, by a task with DP-SGD."""
     from silomix.runtime.core.learning.noise_account import spent
@@ -205,7 +206,7 @@ def _spent(
 
 
 def _report(
-    args: argparse.Namespace, record: "Record", silos: int, workers: int, epsilons: Mapping[str, float]
+    args: argparse.Namespace, record: "RunDirectory", silos: int, workers: int, epsilons: Mapping[str, float]
 ) -> None:
     """Say what came of it."""
     from silomix.models.simulation.record import BEST, LAST, PLOT, ROUNDS

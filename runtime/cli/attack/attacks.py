@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime.cli import active, resend
+from silomix.runtime.cli.attack import active, resend
 
 Commands = Any  # argparse keeps the type of its subparsers to itself
 
@@ -94,18 +94,18 @@ def _add_attack(commands: Commands, json_flag: Callable[[argparse.ArgumentParser
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.audit import audit_command
+    from silomix.runtime.cli.attack.audit import audit_command
 
     return audit_command(args)
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.reproduce import reproduce_command
+    from silomix.runtime.cli.attack.reproduce import reproduce_command
 
     return reproduce_command(args)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.audit import replay_command
+    from silomix.runtime.cli.attack.audit import replay_command
 
     return replay_command(args)

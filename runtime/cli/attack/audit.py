@@ -20,11 +20,11 @@ from silomix.attacks.audit.figures import write_figures
 from silomix.attacks.audit.mounted import captures
 from silomix.attacks.audit.page import page, sections
 from silomix.attacks.audit.pool import Done
+from silomix.attacks.audit.registry import attacks
 from silomix.attacks.audit.replay import replay
 from silomix.attacks.audit.subject import DIGITS, SILOS, subject_for
 from silomix.attacks.audit.verdict import Json
-from silomix.attacks.registry import attacks
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 from silomix.attacks.views.captured import Scene, scene_of
 from silomix.models.simulation.experiment import Table as Figures
 from silomix.runtime.cli.options import read_pairs

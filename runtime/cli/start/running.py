@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.screen import Screen
+from silomix.runtime.cli.start.screen import Screen
 from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
@@ -16,7 +16,7 @@ from silomix.runtime.front.audit import audit
 from silomix.runtime.front.run import Run, run
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.observe.remarks import sentences
-from silomix.runtime.results import BEST, FINAL, HISTORY, Place, find
+from silomix.runtime.results import BEST, FINAL, HISTORY, RunFiles, find
 from silomix.runtime.task import Option
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run_command(asked: Asked, *, as_json: bool) -> int:
     return Exit.DONE if whole else Exit.NO
 
 
-def carry_out(asked: Asked) -> tuple[Place, Run]:
+def carry_out(asked: Asked) -> tuple[RunFiles, Run]:
     """Run the federation, with its progress on the terminal, and return it with what came of it."""
     out = asked.out
     if out is None:
@@ -82,10 +82,10 @@ def carry_out(asked: Asked) -> tuple[Place, Run]:
             show=screen.show,
         )
     home = asked.task if isinstance(asked.task, Path) else out
-    return Place(find(home).home, out, find(home).federation), done
+    return RunFiles(find(home).home, out, find(home).federation), done
 
 
-def without_protection(place: Place) -> dict[int, float]:
+def without_protection(place: RunFiles) -> dict[int, float]:
     """Return the accuracy by round of the same training without protection: the mean of the floats."""
     from silomix.models.simulation.simulate import simulate
 
@@ -96,7 +96,7 @@ def without_protection(place: Place) -> dict[int, float]:
     return {one.round: one.metrics["accuracy"] for one in rounds}
 
 
-def draw(place: Place, done: Run, vanilla: Mapping[int, float], kind: str) -> Path | None:
+def draw(place: RunFiles, done: Run, vanilla: Mapping[int, float], kind: str) -> Path | None:
     """Draw accuracy by round, if it can be drawn here."""
     if not kind:
         return None
@@ -118,13 +118,13 @@ def draw(place: Place, done: Run, vanilla: Mapping[int, float], kind: str) -> Pa
     return path
 
 
-def attack(place: Place) -> "Compared":
+def attack(place: RunFiles) -> "Compared":
     """Attack a federation that has ended."""
     console(stderr=True).print("attacking what the server captured, and what it would have captured unprotected ...")
     return audit(place.home)
 
 
-def summary_of(place: Place, done: Run, vanilla: Mapping[int, float], picture: Path | None) -> dict[str, Any]:
+def summary_of(place: RunFiles, done: Run, vanilla: Mapping[int, float], picture: Path | None) -> dict[str, Any]:
     """Say what came of a run, for a program."""
     best, policy = done.best, place.federation.policy
     return {
@@ -148,7 +148,7 @@ def summary_of(place: Place, done: Run, vanilla: Mapping[int, float], picture: P
     }
 
 
-def tell(place: Place, done: Run, vanilla: Mapping[int, float], picture: Path | None) -> None:
+def tell(place: RunFiles, done: Run, vanilla: Mapping[int, float], picture: Path | None) -> None:
     """Say what came of a run, and which file is the trained model."""
     f = place.federation
     made = len(done.history) - len(done.abandoned)

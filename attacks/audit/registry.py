@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from silomix.attacks.audit.attack import Attack
-from silomix.attacks.sia import AttackError
+from silomix.attacks.errors import AttackError
 
 MOUNTED = "silomix.attacks.audit.mounted"
 ATTACKS: tuple[str, ...] = (

@@ -59,7 +59,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.status import show
+    from silomix.runtime.cli.federation.status import show
 
     return show(args.config, once=args.once, as_json=args.json)
 

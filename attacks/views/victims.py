@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from silomix.attacks.sia import AttackError, Records, logits
+from silomix.attacks.errors import AttackError
+from silomix.attacks.views.classifier import Records, logits
 from silomix.runtime.task import Task
 
 

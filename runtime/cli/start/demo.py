@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.running import Asked, attack, carry_out
+from silomix.runtime.cli.start.running import Asked, attack, carry_out
 from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm
-from silomix.runtime.results import FINAL, Place
+from silomix.runtime.results import FINAL, RunFiles
 from silomix.runtime.store.home import Home
 from silomix.runtime.store.modelfile import read_model
 
@@ -65,7 +65,7 @@ def _silo_bits(home: Path, silo: str) -> float:
     return float(figures["bits_per_parameter"])
 
 
-def error_vs_plain(place: Place, silos: int) -> float:
+def error_vs_plain(place: RunFiles, silos: int) -> float:
     """Compare each new model with the plain mean of the updates that went into it."""
     models = {round_: read_model(path.read_bytes())[1] for round_, path in place.models().items()}
     worst = 0.0
