@@ -18,8 +18,8 @@ import grpc
 
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.texts import Value
-from silomix.runtime.config.trial import init
 from silomix.runtime.consent import source_of
 from silomix.runtime.core.errors import PeerFault, RunError, UserError
 from silomix.runtime.core.policy import Policy

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.capture": ("runtime.observe",),
     "runtime.factory": ("runtime.core.errors",),
     "runtime.task": ("runtime.factory", "runtime.core.numbers"),
-    "runtime.nodes": ("runtime.capture", "runtime.task"),
+    "runtime.consent": ("runtime.factory", "runtime.core.policy"),
+    "runtime.nodes": ("runtime.capture", "runtime.task", "runtime.consent"),
     "runtime.local": ("runtime.nodes",),
     "runtime.results": ("runtime.nodes",),
     # what is trained, and what attacks it
@@ -51,8 +52,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.render": ("runtime.net",),
     "runtime.dashboard": ("runtime.core.errors",),
     "runtime.bench": ("runtime.local",),
+    "runtime.checkup": ("runtime.bench",),
     "runtime.front": ("runtime.bench", "attacks.audit"),
-    "runtime.cli": ("runtime.front", "runtime.render", "runtime.dashboard", "attacks.active", "attacks.paper"),
+    "runtime.cli": (
+        "runtime.front",
+        "runtime.checkup",
+        "runtime.render",
+        "runtime.dashboard",
+        "attacks.active",
+        "attacks.paper",
+    ),
     "runtime": (),
 }
 MOST_MODULES = 15

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from cryptography import x509
 
 from silomix.runtime.checkup.findings import Trouble
-from silomix.runtime.config.accept import read_accepted
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.config.owners.accept import read_accepted
 from silomix.runtime.consent import task_problem
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.core.protocol.owners import not_accepted

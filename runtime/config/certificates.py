@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from silomix.runtime.config.kinds import NAME, PATH
-from silomix.runtime.config.pins import load_pins
-from silomix.runtime.config.selfsigned import form_problem, run_out
+from silomix.runtime.config.owners.pins import load_pins
+from silomix.runtime.config.owners.selfsigned import form_problem, run_out
 from silomix.runtime.config.signer import CommandSigner
 from silomix.runtime.config.tables import ConfigError, Where, read, show
 from silomix.runtime.core.errors import PeerFault, Reason, UserError

@@ -13,7 +13,6 @@ from typing import Any
 
 from cryptography import x509
 
-from silomix.runtime.config.accept import require_accepted
 from silomix.runtime.config.certificates import check_identity, check_tls, load_identity, read_private
 from silomix.runtime.config.keys import (
     FEDERATION_KEYS,
@@ -28,7 +27,8 @@ from silomix.runtime.config.keys import (
     LogFormat,
 )
 from silomix.runtime.config.kinds import PATH, Key, Role
-from silomix.runtime.config.pins import load_pins, require_pins
+from silomix.runtime.config.owners.accept import require_accepted
+from silomix.runtime.config.owners.pins import load_pins, require_pins
 from silomix.runtime.config.signer import CommandSigner
 from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
 from silomix.runtime.core.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from google.protobuf.message import Message
 
-from silomix.runtime.config.selfsigned import MAX_BYTES
+from silomix.runtime.config.owners.selfsigned import MAX_BYTES
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES

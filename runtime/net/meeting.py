@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from google.protobuf.descriptor import MethodDescriptor
 
 from silomix.runtime.config.load import NodeConfig
-from silomix.runtime.config.pins import MAX_COUNTER
+from silomix.runtime.config.owners.pins import MAX_COUNTER
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.config.load import NodeConfig
-from silomix.runtime.config.pins import Pins, load_pins
+from silomix.runtime.config.owners.pins import Pins, load_pins
 from silomix.runtime.core.errors import Passing, PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.net.calls import Context, Host, Method

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from silomix.runtime.config.load import reload_tls
-from silomix.runtime.config.rotate import keep
+from silomix.runtime.config.owners.rotate import keep
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.core.protocol.owners import Pin

@@ -6,7 +6,7 @@ from shutil import copytree
 import pytest
 from tests.config.written import POLICY, SHUFFLERS, SILOS
 
-from silomix.runtime.config.trial import init
+from silomix.runtime.config.owners.trial import init
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.config.written import NODES, error_of
 from silomix.runtime.config.authority import CertificateAuthority
 from silomix.runtime.config.certificates import load_identity, peer_name_from_cert
 from silomix.runtime.config.load import load_federation, load_node
-from silomix.runtime.config.trial import init
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.identity import Identity, verify

@@ -9,8 +9,8 @@ from tests.config.written import NODES, POLICY, SHUFFLERS
 from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.keys import LogFormat
 from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.config.trial import init
 from silomix.runtime.core.policy import MAX_SILOS, Policy
 from silomix.runtime.core.protocol.identity import Identity
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.config.written import edit, error_of, public
 
-from silomix.runtime.config.assemble import dump_federation
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.owners.assemble import dump_federation
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.config.trial import init
 from silomix.runtime.core.policy import MAX_SILOS, Policy
 
 

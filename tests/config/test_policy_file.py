@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.config.written import CHANGES, NEEDS, edit, error_of, line_of, public
 
-from silomix.runtime.config.assemble import dump_federation
 from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.owners.assemble import dump_federation
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.config.trial import init
 from silomix.runtime.core.policy import KEYS as POLICY
 from silomix.runtime.core.policy import Policy, Server
 from silomix.runtime.core.protocol.federation import Federation

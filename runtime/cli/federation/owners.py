@@ -122,9 +122,9 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 
 def _keygen(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.enrol import make_keys
     from silomix.runtime.config.kinds import ADDRESS, NAME, Role
-    from silomix.runtime.config.owner import owner_identity
+    from silomix.runtime.config.owners.enrol import make_keys
+    from silomix.runtime.config.owners.owner import owner_identity
     from silomix.runtime.config.texts import Value
     from silomix.runtime.core.protocol.owners import fingerprint
     from silomix.runtime.store.home import INITIAL_MODEL, OWNER_KEY_FILE
@@ -174,7 +174,7 @@ def _keygen(args: argparse.Namespace) -> int:
 
 
 def _assemble(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.assemble import assemble, read_enrolments, read_policy, write_federation
+    from silomix.runtime.config.owners.assemble import assemble, read_enrolments, read_policy, write_federation
     from silomix.runtime.config.tables import ConfigError, read
     from silomix.runtime.consent import source_of
     from silomix.runtime.store.home import ACCEPTED, FEDERATION_FILE
@@ -215,10 +215,10 @@ def _assemble(args: argparse.Namespace) -> int:
 
 
 def _accept(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.accept import accept, owner_of
     from silomix.runtime.config.load import load_federation
-    from silomix.runtime.config.owner import check_own_nodes, owner_identity
-    from silomix.runtime.config.pins import load_pins, require_pins
+    from silomix.runtime.config.owners.accept import accept, owner_of
+    from silomix.runtime.config.owners.owner import check_own_nodes, owner_identity
+    from silomix.runtime.config.owners.pins import load_pins, require_pins
     from silomix.runtime.store.home import OWNER_KEY_FILE
 
     home = args.federation if args.federation.is_dir() else args.federation.parent
@@ -277,8 +277,8 @@ def _show(federation: "Federation", us: "Owner | None" = None) -> None:
 
 
 def _digest(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.accept import read_accepted
     from silomix.runtime.config.load import load_federation
+    from silomix.runtime.config.owners.accept import read_accepted
     from silomix.runtime.core.protocol.owners import not_accepted
 
     federation = load_federation(args.federation)
@@ -300,7 +300,7 @@ def _digest(args: argparse.Namespace) -> int:
 
 
 def _rotate(args: argparse.Namespace) -> int:
-    from silomix.runtime.config.rotate import finish, prepare, take
+    from silomix.runtime.config.owners.rotate import finish, prepare, take
 
     if args.take is not None:
         pin, news = take(args.config, args.take)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from silomix.runtime.config.authority import CertificateAuthority, private_pem
 from silomix.runtime.config.kinds import ADDRESS, CERTIFICATE, NAME, PUBLIC_KEY, SIGNATURE, Key, Role
-from silomix.runtime.config.selfsigned import form_problem, pem, self_signed
+from silomix.runtime.config.owners.selfsigned import form_problem, pem, self_signed
 from silomix.runtime.config.tables import ConfigError, Where, parse, read_text
 from silomix.runtime.config.texts import Value, node_text, toml
 from silomix.runtime.core.numbers.masks import Secret

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime.config.enrol import read_enrolment
 from silomix.runtime.config.keys import PLACES, POLICY_KEYS
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import parse_federation
-from silomix.runtime.config.pins import write_pin
+from silomix.runtime.config.owners.enrol import read_enrolment
+from silomix.runtime.config.owners.pins import write_pin
 from silomix.runtime.config.tables import ConfigError, Where, parse, read_text
 from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.policy import Policy

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from silomix.runtime.config.authority import private_pem
 from silomix.runtime.config.certificates import load_identity
-from silomix.runtime.config.enrol import read_enrolment
+from silomix.runtime.config.owners.enrol import read_enrolment
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.protocol.federation import Federation, Owner
 from silomix.runtime.core.protocol.identity import Identity

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from silomix.runtime.config.authority import private_pem
 from silomix.runtime.config.load import NodeConfig, identity_of, load_node
-from silomix.runtime.config.pins import Pins, load_pins, read_pin, write_pin
-from silomix.runtime.config.selfsigned import der, pem, self_signed
+from silomix.runtime.config.owners.pins import Pins, load_pins, read_pin, write_pin
+from silomix.runtime.config.owners.selfsigned import der, pem, self_signed
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.owners import Pin

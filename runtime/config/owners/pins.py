@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from silomix.runtime.config.kinds import CERTIFICATE, NAME, SIGNATURE, Key
-from silomix.runtime.config.selfsigned import form_problem, pem
+from silomix.runtime.config.owners.selfsigned import form_problem, pem
 from silomix.runtime.config.tables import ConfigError, Where, parse, read_text
 from silomix.runtime.config.texts import toml
 from silomix.runtime.core.errors import PeerFault, Reason

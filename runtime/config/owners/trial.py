@@ -11,12 +11,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from silomix.runtime.config.accept import accept
-from silomix.runtime.config.assemble import assemble, write_federation
 from silomix.runtime.config.authority import CertificateAuthority, private_pem
-from silomix.runtime.config.enrol import make_keys
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import LEAST_SILOS
+from silomix.runtime.config.owners.accept import accept
+from silomix.runtime.config.owners.assemble import assemble, write_federation
+from silomix.runtime.config.owners.enrol import make_keys
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.texts import Value
 from silomix.runtime.core.numbers.masks import Secret
