@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0
 """Pause between two looks at the files."""
-MEET_S = 60.0
+MEET_S = 30.0
 """Longest time between two greetings of a peer."""
 MEETING_S = 10.0
 
@@ -128,6 +128,10 @@ class Renewal:
                 await node.work(keep, pin, node.config)
             except OSError as error:
                 node.log.error(f"cannot keep the pin of {pin.name}: {error}")
+
+    def knows(self, name: str) -> int:
+        """The counter of the newest pin that this node has seen of a member; 0 for none."""
+        return next((pin.counter for pin in self._pins() if pin.name == name), 0)
 
     def _pins(self) -> tuple[Pin, ...]:
         tls = self._node.tls

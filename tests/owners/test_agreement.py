@@ -85,7 +85,7 @@ def test_each_signature_of_an_enrolment_is_checked(hospitals: Hospitals, field: 
     if field == "pin":
         wrong = replace(found, pin=replace(found.pin, signature=spoilt))
     else:
-        wrong = replace(found, **{field: spoilt})
+        wrong = replace(found, proof=spoilt) if field == "proof" else replace(found, vouched=spoilt)
     file.write_text(enrolment_text(wrong))
     with pytest.raises(ConfigError, match=f"{field}: the signature of"):
         read_enrolment(file)
