@@ -147,13 +147,20 @@ def kernels(_: NodeConfig) -> str:
     return f"compiled, ready in {took:.1f} s"
 
 
+def task_pinned(config: NodeConfig) -> str:
+    """Look whether the task is the one that was agreed on, without running any of it."""
+    policy = config.federation.policy
+    if problem := task_problem(policy):
+        raise Trouble(problem, "nothing was run; get the source that the owners agreed on")
+    return f"{policy.task} is the one that was agreed on" if policy.task_digest else f"{policy.task}: any version"
+
+
 def task(config: NodeConfig) -> str:
     """Look whether the task is the one that was agreed on, and train one step of it."""
     from silomix.runtime.task import load_task, train_task
 
     policy = config.federation.policy
-    if problem := task_problem(policy):
-        raise Trouble(problem, "nothing was run; get the source that the owners agreed on")
+    task_pinned(config)
     task = load_task(policy.task, config.options)
     schema = task.schema()
     if problem := pin_problem(schema, policy):

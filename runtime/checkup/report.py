@@ -18,7 +18,7 @@ from silomix.runtime.core.errors import UserError
 from silomix.runtime.net.meeting import PROTOCOL, own_version
 
 
-def checkup(path: Path, *, offline: bool = False, timeout_s: float = 5.0) -> list[Finding]:
+def checkup(path: Path, *, quick: bool = False, offline: bool = False, timeout_s: float = 5.0) -> list[Finding]:
     """Look at everything, and say what was found."""
     try:
         config = load_node(path)
@@ -38,10 +38,11 @@ def checkup(path: Path, *, offline: bool = False, timeout_s: float = 5.0) -> lis
         ("pins", host.pins),
         ("clock", host.clock),
         ("disk", host.disk),
-        ("kernels", host.kernels),
     ]
+    if not quick:
+        looks.append(("kernels", host.kernels))
     if config.role is Role.SILO or config.evaluate:
-        looks.append(("task", host.task))
+        looks.append(("task", host.task_pinned if quick else host.task))
     if config.role is Role.AGGREGATOR:
         looks.append(("initial model", host.initial_model))
     if config.before_round:
@@ -53,9 +54,9 @@ def checkup(path: Path, *, offline: bool = False, timeout_s: float = 5.0) -> lis
     return found
 
 
-def show(path: Path, *, offline: bool, timeout_s: float, as_json: bool) -> int:
+def show(path: Path, *, quick: bool, offline: bool, timeout_s: float, as_json: bool) -> int:
     """Look and print; the exit code is 0 if all is well, else 1."""
-    found = checkup(path, offline=offline, timeout_s=timeout_s)
+    found = checkup(path, quick=quick, offline=offline, timeout_s=timeout_s)
     well = all(finding.well for finding in found)
     if as_json:
         sys.stdout.write(json.dumps({"well": well, "findings": [asdict(finding) for finding in found]}) + "\n")

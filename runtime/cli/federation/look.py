@@ -23,6 +23,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         "dials. Each line that fails says what to do. The exit code is 0 if all is well, else 1.",
     )
     cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
+    cmd.add_argument("--quick", action="store_true", help="leave out what takes long: kernels, and training a step")
     cmd.add_argument("--offline", action="store_true", help="leave the peers out, as before they are running")
     cmd.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for each peer (default: %(default)s)")
     json_flag(cmd)
@@ -55,7 +56,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _check(args: argparse.Namespace) -> int:
     from silomix.runtime.checkup.report import show
 
-    return show(args.config, offline=args.offline, timeout_s=args.timeout_s, as_json=args.json)
+    return show(args.config, quick=args.quick, offline=args.offline, timeout_s=args.timeout_s, as_json=args.json)
 
 
 def _status(args: argparse.Namespace) -> int:
