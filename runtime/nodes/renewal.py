@@ -114,6 +114,12 @@ class Renewal:
             return
         news = [pin for pin in greeting.pins if node.tls.pins.take(pin)]
         if news:
+            if any(pin.name == node.config.name for pin in news):
+                node.log.error(
+                    "somebody who has this node's identity has announced another certificate for it: was the identity "
+                    "copied, or this directory restored? `silomix rotate` goes on from there",
+                    peer=peer,
+                )
             node.spawn(self._keep(news))
             node.tls.anchor = node.tls.pins.roots()
             node.tls.version += 1
