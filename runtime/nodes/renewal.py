@@ -147,6 +147,7 @@ class Renewal:
         """Greet everybody whom this node dials, now and then, and at once when there is news."""
         node = self._node
         peers = dict.fromkeys(dialled_by(node.config.name, node.federation))
+        await asyncio.sleep(LOOK_S)  # nobody is in a hurry when everything starts
         while True:
             self._news.clear()
             for peer in peers:
