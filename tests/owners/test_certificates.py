@@ -1,5 +1,6 @@
 """Certificates without a CA: each node vouches for itself, changes its own, and nobody speaks in another's name."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from tests.nodes.federations import make, manifest_at, until
 from tests.owners.hospitals import Hospitals, run
+from tests.tools import root
 
 from silomix.runtime.config.authority import blank, private_pem, usage
 from silomix.runtime.config.load import identity_of, load_node
@@ -142,6 +144,18 @@ def test_rotate_on_the_command_line(hospitals: Hospitals, capsys: pytest.Capture
     pin.write_text(pin.read_text().replace("counter = 3", "counter = 4"))
     assert run("rotate", "--config", hospitals.node("silo-03"), "--take", pin) == 2
     assert "the signature of silo-02 does not verify" in capsys.readouterr().err
+
+
+def test_root_rotates_for_the_user_that_runs_the_node(hospitals: Hospitals) -> None:
+    """A key that root owned would be one that the node cannot read."""
+    root()
+    home = hospitals.node("silo-02")
+    for path in (home, *home.rglob("*")):
+        os.chown(path, 12345, 12346)
+    assert run("rotate", "--config", home, "--now") == 0
+    pins = home / "state" / "pins"
+    for path in (home / "tls.key", home / "tls.pem", pins.parent, pins, pins / "silo-02.pin"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346), path
 
 
 async def status(directory: Path, tls: Tls) -> grpc.StatusCode:

@@ -4,6 +4,8 @@ Both are new pins of the node, each with the next counter and signed by its iden
 the running node are replaced one by one, and it takes them up when they fit together.
 """
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,6 +31,7 @@ def prepare(path: Path) -> Path:
     home = config.key.parent
     write_atomically(home / NEXT_KEY_FILE, private_pem(key))
     write_atomically(home / NEXT_CERTIFICATE_FILE, made.public_bytes(Encoding.PEM), mode=PUBLIC)
+    _give((home / NEXT_KEY_FILE, home / NEXT_CERTIFICATE_FILE), home)
     return _say(config, Pin(config.name, pin.counter + 1, pin.current, made.public_bytes(Encoding.DER)))
 
 
@@ -46,6 +49,7 @@ def finish(path: Path) -> Path:
         raise UserError(f"{home}: no next certificate was announced; run `silomix rotate` first")
     write_atomically(config.key, key.read_bytes())
     write_atomically(config.certificate, pem(pin.next), mode=PUBLIC)
+    _give((config.key, config.certificate), home)
     done = _say(config, Pin(config.name, pin.counter + 1, pin.next))
     key.unlink()
     certificate.unlink()
@@ -67,8 +71,19 @@ def take(path: Path, file: Path) -> tuple[Pin, bool]:
 
 def keep(pin: Pin, config: NodeConfig) -> Path:
     """Write a pin where the node finds it again, whatever the files beside the federation file say later."""
-    config.state.pins.mkdir(parents=True, exist_ok=True)
-    return write_pin(pin, config.state.pins)
+    place = config.state.pins
+    place.mkdir(parents=True, exist_ok=True)
+    path = write_pin(pin, place)
+    _give((place.parent, place, path), config.identity.parent)
+    return path
+
+
+def _give(paths: Iterable[Path], like: Path) -> None:
+    """Give what root has written to the user that runs the node, whose directory this is."""
+    if os.geteuid() == 0:
+        owner = like.stat()
+        for path in paths:
+            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _own(path: Path) -> tuple[NodeConfig, Pins, Pin]:
