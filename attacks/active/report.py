@@ -35,8 +35,7 @@ def _entry(result: Result) -> Json:
         "refused_by": [{"node": r.node, "reason": r.reason, "sentence": r.sentence} for r in loot.refusals],
         "got": loot.said,
         "figures": loot.figures,
-        "closed_by": attack.closed_by,
-        "awaits": attack.awaits,
+        "closed_by": attack.closed_by if attack.expect is Outcome.OPEN else "",
         "seconds": round(result.seconds, 2),
     }
 
@@ -50,6 +49,7 @@ def section(results: Sequence[Result]) -> Json:
         "text": sentence(results),
         "held": not failed,
         "failed": failed,
+        "outcomes": {result.attack.name: str(result.outcome) for result in results},
         "counts": {str(outcome): counts[outcome] for outcome in Outcome},
         "rules": {str(rule): text for rule, text in MEANINGS.items()},
         "columns": COLUMNS,
@@ -59,14 +59,15 @@ def section(results: Sequence[Result]) -> Json:
 
 def row(result: Result) -> tuple[str, ...]:
     """Return one attack's line of the table."""
-    attack, loot = result.attack, result.loot
-    nodes, reasons = refusers(result)
+    attack = result.attack
+    return (attack.name, str(attack.rule), attack.adversary, str(result.outcome), *refusers(result), got(result))
+
+
+def got(result: Result) -> str:
+    """Say what the adversary got, with the figures."""
+    loot = result.loot
     said = loot.said + (f" ({figures(loot.figures)})" if loot.figures else "")
-    if result.outcome is Outcome.OPEN:
-        said += f"; to be closed by {attack.closed_by}"
-    if result.outcome is Outcome.SUCCEEDED and attack.awaits:
-        said += f"; waits for: {attack.awaits}"
-    return (attack.name, str(attack.rule), attack.adversary, str(result.outcome), nodes, reasons, said)
+    return said + (f"; to be closed by {result.attack.closed_by}" if result.outcome is Outcome.OPEN else "")
 
 
 def refusers(result: Result) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from silomix.attacks.audit.pool import Job
-from silomix.attacks.audit.verdict import Expectation, Json
+from silomix.attacks.audit.verdict import Expected, Json
 from silomix.models.simulation.experiment import Plot, Table
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Section:
     blocks: tuple[Block, ...] = ()
 
 
-def no_expectations(report: Json) -> Iterable[Expectation]:
+def no_expectations(report: Json) -> Iterable[Expected]:
     """Expect nothing: for attacks that show a limit which nobody promises to keep."""
     return ()
 
@@ -121,7 +121,7 @@ class Attack:
     """Put the jobs and their results together: fields of the report, which so far has those of the attacks before."""
     section: Callable[[Json], Section]
     """Its part of the page, from the report."""
-    expected: Callable[[Json], Iterable[Expectation]] = no_expectations
+    expected: Callable[[Json], Iterable[Expected]] = no_expectations
     """What should have come out, for the judge."""
     summary: Callable[[Json], str] = no_summary
     """A sentence for the verdict if all is as it should be; the first one in the registry stands on top."""

@@ -20,6 +20,7 @@ ATTACKS: tuple[str, ...] = (
     f"{MOUNTED}.colluding_silos:ATTACK",
     f"{MOUNTED}.changing_cohorts:ATTACK",
     f"{MOUNTED}.inversion:ATTACK",
+    f"{MOUNTED}.active:ATTACK",
 )
 
 

@@ -7,12 +7,48 @@ attack or a control fails where it should succeed, nothing is settled: its failu
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from silomix.attacks.sia import Score
 
 Json = dict[str, Any]
 """Plain values, as they are written for programs."""
+
+
+class Expected(Protocol):
+    """Something that should have come out."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is so."""
+        ...
+
+    @property
+    def leak(self) -> bool:
+        """Whether silomix gave away what it should hide."""
+        ...
+
+
+@dataclass(frozen=True)
+class Withstood:
+    """That live nodes withstand attacks that do not keep to the protocol: all of them, or all but one that is named."""
+
+    failed: str = ""
+    broken: bool = False
+    """Whether it was the attack itself that failed, which proves nothing."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is so."""
+        return not self.failed
+
+    @property
+    def leak(self) -> bool:
+        """Whether a rule did not hold."""
+        return bool(self.failed) and not self.broken
+
+    def __str__(self) -> str:
+        return f"active attack {self.failed}: " + ("it could not be mounted" if self.broken else "it succeeded")
 
 
 @dataclass(frozen=True)
@@ -57,13 +93,13 @@ class Expectation:
 class Verdict:
     """What was found of what was expected."""
 
-    findings: tuple[Expectation, ...]
+    findings: tuple[Expected, ...]
     """The expectations that were not met."""
     asked: int
     """How many there were."""
 
     @property
-    def leaks(self) -> tuple[Expectation, ...]:
+    def leaks(self) -> tuple[Expected, ...]:
         """What silomix gave away."""
         return tuple(one for one in self.findings if one.leak)
 
@@ -99,7 +135,7 @@ class Verdict:
         }
 
 
-def judge(expectations: Iterable[Expectation]) -> Verdict:
+def judge(expectations: Iterable[Expected]) -> Verdict:
     """Judge."""
     asked = list(expectations)
     return Verdict(tuple(one for one in asked if not one.met), len(asked))

@@ -57,6 +57,12 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.WRONG_CHAIN: Answer(_STATE),
     Reason.WRONG_KEYS: Answer(_STATE),
     Reason.FENCE_MISSING: Answer(_STATE),
+    # The history, and the release.
+    Reason.WRONG_HEAD: Answer(_STATE),
+    Reason.FORKED: Answer(_STATE),
+    Reason.FENCED: Answer(_STATE),
+    Reason.WRONG_PAD: Answer(_STATE),
+    Reason.WRONG_STEP: Answer(_STATE),
     # A peer, or a cohort of them.
     Reason.UNKNOWN_PEER: Answer(_DENIED),
     Reason.NOT_INVITED: Answer(_DENIED),
@@ -66,7 +72,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.COHORT_STEP: Answer(_STATE),
     Reason.ALREADY_RELEASED: Answer(_EXISTS),
     Reason.BUSY: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, again=True),
-    Reason.TOO_SLOW: Answer(grpc.StatusCode.DEADLINE_EXCEEDED, again=True),
+    Reason.TOO_SLOW: Answer(grpc.StatusCode.ABORTED, again=True),
     # A body.
     Reason.BODY_CONFLICT: Answer(_EXISTS),
     Reason.WRONG_SEQUENCE: Answer(_BAD),
@@ -89,10 +95,10 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], fault: Fault) -> N
     peer = str(fault.details.get("peer", ""))
     trailing: list[tuple[str, str | bytes]] = []
     if peer and peer.isascii() and peer.isprintable():
-        trailing.append((ABOUT, peer[:TEXT_BYTES]))
+        trailing.append((ABOUT, _cut(peer)))
     if isinstance(fault, Accusation):
         trailing.append((EVIDENCE, write_evidence(fault.evidence).SerializeToString()))
-    await context.abort(ANSWERS[fault.reason].status, f"{fault.reason}: {fault.message[:TEXT_BYTES]}", tuple(trailing))
+    await context.abort(ANSWERS[fault.reason].status, f"{fault.reason}: {_cut(fault.message)}", tuple(trailing))
 
 
 def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
@@ -112,7 +118,12 @@ def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
         found = Reason(reason)
     except ValueError:
         return None
-    return PeerFault(found, message[:TEXT_BYTES], **({"peer": str(about)[:TEXT_BYTES]} if about else {}))
+    return PeerFault(found, _cut(message), **({"peer": _cut(str(about))} if about else {}))
+
+
+def _cut(text: str) -> str:
+    """Cut a sentence to its length in bytes: a peer may write it in characters of four."""
+    return text.encode(errors="replace")[:TEXT_BYTES].decode(errors="ignore")
 
 
 def transient(error: grpc.aio.AioRpcError) -> bool:

@@ -28,6 +28,12 @@ QUESTIONS_EACH = 8
 """The same of short questions for anybody: a member's probes and people may ask at one time."""
 
 
+CALLS_AT_ONCE, CALLS_A_SECOND = 100, 50.0
+"""Calls that a member has answered at once, and then in each second: many times what rounds and probes take."""
+LONGEST_WAIT_S = 10.0
+"""Time for which a call waits at most that comes too soon."""
+
+
 class Witness(Protocol):
     """Who counts what crosses the wire, and may record it."""
 
@@ -65,6 +71,30 @@ class Unseen:
 
     def crossed(self, direction: str, peer: str, method: str, stream: int, kind: str, raw: bytes) -> None:
         """Look away."""
+
+
+class Pace:
+    """How often each caller is answered. Whoever calls more often waits, and meanwhile uses up what calls it may hold.
+
+    A refusal costs a node as much as an answer does, so refusing such a caller would be of no use.
+    """
+
+    def __init__(
+        self, now: Callable[[], float], at_once: int = CALLS_AT_ONCE, a_second: float = CALLS_A_SECOND
+    ) -> None:
+        """`now` is a clock that is never set."""
+        self._now, self._ahead, self._each = now, at_once / a_second, 1 / a_second
+        self._next: dict[str, float] = {}
+        """By caller: when its next call would be due, if it made them evenly."""
+
+    async def turn(self, peer: str) -> None:
+        """Wait until it is a caller's turn."""
+        now = self._now()
+        due = max(now, self._next.get(peer, now))
+        wait = due - now - self._ahead + self._each
+        self._next[peer] = min(due, now + self._ahead + LONGEST_WAIT_S) + self._each
+        if wait > 0:
+            await asyncio.sleep(min(wait, LONGEST_WAIT_S))
 
 
 class Room:
@@ -160,13 +190,16 @@ class Method:
     seen: bool = True
     """Whether its messages are counted and captured, as those of rounds are."""
 
-    def handler(self, host: Host, name: str) -> "grpc.RpcMethodHandler[Any, Any]":
-        """Make what gRPC calls."""
+    def handler(self, host: Host, name: str, pace: Pace) -> "grpc.RpcMethodHandler[Any, Any]":
+        """Make what gRPC calls. The pace is that of all methods of a node together."""
 
         async def run(_: object, context: Context) -> None:
             peer = ""
             try:
-                peer = host.caller(context)
+                try:
+                    peer = host.caller(context)
+                finally:
+                    await pace.turn(peer)  # strangers, who have no name, share one
                 self.admit(peer)
                 with self.room.place(peer):
                     await self.answer(Call(context, host if self.seen else Unseen(), peer, name))

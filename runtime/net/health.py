@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from silomix.runtime.core.errors import PeerFault
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen, parse
 from silomix.runtime.net.limits import FIRST_S, SMALL_BYTES
 from silomix.runtime.net.lines import Line, Metadata
@@ -19,10 +19,12 @@ ATTEMPT = "silomix.attempt"
 NOT_OPEN = "it was started again and has lost the attempt, or gave it up"
 """What is wrong with a hop that answers and has not the attempt open."""
 
+QUESTIONS_A_CALL = 100
+"""What a call may ask of reflection: calls have a pace, and what is asked within one has none."""
+
 NAMES = (health.SERVICE_NAME, reflection.SERVICE_NAME)
 """The services that every node has beside its own."""
 
-_messages: Any = health_pb2  # its types are older than `List`
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _LEAVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -50,7 +52,6 @@ class Health:
         return {
             "Check": Method(anybody, self._check, Room(QUESTIONS_EACH), seen=False),
             "Watch": Method(anybody, self._watch, seen=False),
-            "List": Method(anybody, self._list, Room(QUESTIONS_EACH), seen=False),
         }
 
     async def _check(self, call: Call) -> None:
@@ -75,11 +76,6 @@ class Health:
             if told == _LEAVING:
                 return
 
-    async def _list(self, call: Call) -> None:
-        await call.request(_messages.HealthListRequest, SMALL_BYTES)
-        statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._services.items()}
-        await call.answer(_messages.HealthListResponse(statuses=statuses))
-
 
 def reflect(names: Iterable[str]) -> dict[str, Method]:
     """Make what tells any member which calls there are."""
@@ -87,8 +83,12 @@ def reflect(names: Iterable[str]) -> dict[str, Method]:
 
     async def requests(call: Call) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
         kind = reflection_pb2.ServerReflectionRequest
-        while (raw := await call.next(kind.DESCRIPTOR.full_name, SMALL_BYTES, FIRST_S)) is not None:
+        for _ in range(QUESTIONS_A_CALL):
+            raw = await call.next(kind.DESCRIPTOR.full_name, SMALL_BYTES, FIRST_S)
+            if raw is None:
+                return
             yield parse(kind, raw, call.peer)
+        raise PeerFault(Reason.BUSY, f"{QUESTIONS_A_CALL} questions in one call are enough: call again", peer=call.peer)
 
     async def tell(call: Call) -> None:
         async for answer in servicer.ServerReflectionInfo(requests(call), None):
@@ -101,7 +101,7 @@ async def has_attempt(to: grpc.aio.Channel, manifest: bytes, timeout_s: float, m
     """Ask a hop whether it still has an attempt open; return what is wrong, or nothing."""
     line = Line(to, "the hop", metadata, Unseen())
     request = health_pb2.HealthCheckRequest(service=f"{ATTEMPT}/{manifest.hex()}")
-    check = _messages.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
+    check: Any = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
     try:
         await line.ask(check, request, health_pb2.HealthCheckResponse, SMALL_BYTES, timeout_s, wait=True)
     except grpc.aio.AioRpcError as error:

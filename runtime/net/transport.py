@@ -6,6 +6,7 @@ connections there are and how many calls on each, how long a message or the head
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.owners.pins import Pins, load_pins
 from silomix.runtime.core.errors import Passing, PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.net.calls import Context, Host, Method
-from silomix.runtime.net.health import NAMES, Health, reflect
+from silomix.runtime.net.calls import Call, Context, Host, Method, Pace
+from silomix.runtime.net.health import NAMES, Health, anybody, reflect
 from silomix.runtime.net.limits import HANDSHAKE_S, METADATA_BYTES, STREAMS, Limits
 from silomix.runtime.net.names import INSECURE_NAME
 
@@ -143,6 +144,20 @@ def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
     return federation.member(name).name
 
 
+class _Rest(grpc.GenericRpcHandler):
+    """Answers what nothing else does, so that whoever calls it is known and waits their turn as with any other call."""
+
+    def __init__(self, answers: "grpc.RpcMethodHandler[Any, Any]") -> None:
+        self._answers = answers
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
+        return self._answers
+
+
+async def _no_such_method(call: Call) -> None:
+    await call.end(grpc.StatusCode.UNIMPLEMENTED, "there is no such method here")
+
+
 class Server:
     """A gRPC server with health checking and reflection that can be told when it is ready."""
 
@@ -160,6 +175,7 @@ class Server:
         self._server = grpc.aio.server(options=options)
         self._health = Health()
         self._names: list[str] = []
+        self._rest: grpc.GenericRpcHandler | None = None
         try:
             if tls is None:
                 self.port = self._server.add_insecure_port(listen)
@@ -179,10 +195,12 @@ class Server:
     ) -> None:
         """Let a node answer the calls of a service, and be asked for its health and for what else there is to ask."""
         self._names = [*NAMES, service, *(others or {})]
+        pace = Pace(time.monotonic)
         answering = (self._health.methods, reflect(self._names), methods, *(others or {}).values())
         for name, answers in zip(self._names, answering, strict=True):
-            handlers = {method: answer.handler(host, method) for method, answer in answers.items()}
+            handlers = {method: answer.handler(host, method, pace) for method, answer in answers.items()}
             self.add_generic(grpc.method_handlers_generic_handler(name, handlers))
+        self._rest = _Rest(Method(anybody, _no_such_method, seen=False).handler(host, "an unknown method", pace))
 
     def add_generic(self, handler: grpc.GenericRpcHandler) -> None:
         """Add handlers that no .proto describes, as the benchmarks do."""
@@ -194,6 +212,8 @@ class Server:
 
     async def start(self) -> None:
         """Serve, and say so to whoever asks for health."""
+        if self._rest is not None:
+            self.add_generic(self._rest)  # behind all others: the first that knows a method answers
         await self._server.start()
         await self._health.set(("", *self._names), serving=True)
 

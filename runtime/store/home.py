@@ -36,6 +36,7 @@ ACCEPTED = ".accepted"
 """How the name of a file ends by which an owner agrees to a federation file."""
 INITIAL_MODEL = "initial.safetensors"
 STATE_DIRECTORY = "state"
+SECRETS_DIRECTORY = "secrets"
 CAPTURE_DIRECTORY = "capture"
 _MODEL_NAME = 32
 """Hex digits of a digest that name a model's file: half of them tell any two apart."""
@@ -53,8 +54,18 @@ class State:
         return self.directory / "journal.sqlite"
 
     @property
+    def secrets(self) -> Path:
+        """A hop's round keys, beside the journal that opens them; gone when their round is over."""
+        return self.journal.parent / SECRETS_DIRECTORY
+
+    @property
+    def paused(self) -> Path:
+        """There while an operator holds the federation between rounds; the aggregator's."""
+        return self.directory / "paused"
+
+    @property
     def models(self) -> Path:
-        """The aggregator's models, and the states of its optimiser."""
+        """The aggregator's models, or the one that a silo has computed, and the states of the server's optimiser."""
         return self.directory / "models"
 
     def model(self, digest: bytes) -> Path:
@@ -69,6 +80,11 @@ class State:
     def pins(self) -> Path:
         """The newest pins that the node was shown: older ones are never taken again."""
         return self.directory / "pins"
+
+    @property
+    def sums(self) -> Path:
+        """The aggregator's newest sums as they came, with what it takes to read them: for silos."""
+        return self.directory / "sums"
 
     @property
     def spool(self) -> Path:

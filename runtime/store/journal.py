@@ -1,7 +1,8 @@
 """Durable facts: what a node must still know after it was killed.
 
 One SQLite file per node, in WAL mode with full synchronisation: when `put` returns, the fact survives a power cut.
-Facts are small; vectors are files beside it, written whole before they are named here.
+Facts are small; vectors are files beside it, written whole before they are named here. Secrets that must be forgotten
+are files beside it too: SQLite would leave copies of them in memory.
 """
 
 import os
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from silomix.runtime.core.errors import Passing, UserError
+from silomix.runtime.store.home import SECRETS_DIRECTORY
+from silomix.runtime.store.vault import Vault
 
 BUSY_S = 5.0
 """Time that a process which is ending has to let go of the file."""
@@ -31,28 +34,36 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file, readable by its owner alone: it holds round keys."""
+        """Open or create the file, readable by its owner alone."""
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         os.fchmod(descriptor, 0o600)
         os.close(descriptor)
         self._path = path
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             with self._using():
                 self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
-                self._db.execute("PRAGMA secure_delete=ON")  # deleted round keys are overwritten, not just unlinked
+                self._db.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not just unlinked
                 self._db.execute(
                     "CREATE TABLE IF NOT EXISTS facts (kind TEXT, round INTEGER, key TEXT, value BLOB, "
                     "PRIMARY KEY (kind, round, key)) WITHOUT ROWID"
                 )
                 self._check()
+            self.secrets = Vault(path.parent / SECRETS_DIRECTORY)
         except BaseException:
             self._db.close()
             raise
+
+    def damaged(self, what: str, error: Exception) -> JournalError:
+        """Say that something in the file is not what a node wrote."""
+        return JournalError(
+            f"{self._path} is damaged, or no journal ({what}: {error}): move it away and enrol this node anew. A "
+            "shuffler is never restored from an old copy, which does not know what was released since"
+        )
 
     def _check(self) -> None:
         problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(1)")]
@@ -71,7 +82,10 @@ class Journal:
             except OverflowError as error:
                 raise JournalError(f"a fact does not fit into {self._path}: {error}") from None
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                code = getattr(error, "sqlite_errorcode", None)
+                if code is None:  # a text that is none
+                    raise self.damaged("SQLite", error) from None
+                if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise JournalBusy(f"{self._path} is in use: stop the other process of this node first") from None
                 raise JournalBusy(
                     f"{self._path} cannot be written ({error}): see to the disk's space and rights, and start again"
@@ -79,10 +93,9 @@ class Journal:
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.ProgrammingError):  # ours: used after it was closed
                     raise
-                raise JournalError(
-                    f"{self._path} is damaged, or no journal ({error}): move it away and enrol this node anew. A "
-                    "shuffler is never restored from an old copy, which does not know what was released since"
-                ) from None
+                raise self.damaged("SQLite", error) from None
+            except UnicodeDecodeError as error:  # what SQLite had to say of a damaged file was no text either
+                raise self.damaged("SQLite", error) from None
 
     def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
         """Write a fact, durably. A fact that is there already is replaced."""

@@ -12,14 +12,18 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from tests.net import hostile
 from tests.nodes.federations import make
 
-from silomix.runtime.config.load import load_node
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.local import LocalFederation, fetch_status
+from silomix.runtime.nodes.node import LOG_EVERY_S
+from silomix.runtime.store.home import Home
 
 REPOSITORY = Path(__file__).parents[2]
 HOSTILE, HOP = "silo-05", "shuffler-1"
@@ -45,8 +49,8 @@ class Siege(LocalFederation):
 
     def processor(self) -> float:
         """Seconds of processor time that hop 1 has used."""
-        fields = Path(f"/proc/{self.processes[HOP].pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.processes[HOP].pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def settle(directory: Path, rounds: int, parameters: int, slow_s: float = 0.0) -> None:
@@ -73,44 +77,79 @@ def begin(directory: Path) -> Siege:
 
 @dataclass
 class Outcome:
-    """What a federation went through."""
+    """What a federation went through: rounds left in peace and rounds under attack, by turns, in the same processes.
 
-    rounds: list[float]
+    By turns, because a machine that has other work to do would else be busier for the one kind than for the other.
+    """
+
+    quiet: list[float]
+    attacked: list[float]
+    memory_quiet: float
+    """The most that hop 1 ever had before the first attack."""
     memory: float
+    processor_quiet: float
+    """Seconds of processor time that hop 1 used in a round."""
     processor: float
-
-    @property
-    def seconds(self) -> float:
-        """A round's, the first aside."""
-        return median(self.rounds[1:] or self.rounds)
+    attacks: int
+    """How often the attack was carried out to its end."""
 
 
-async def endure(directory: Path, rounds: int, attack: Attack | None) -> Outcome:
-    """Run rounds while the attack goes on, again and again."""
+async def endure(directory: Path, turns: int, each: int, attack: Attack) -> Outcome:
+    """Run so many rounds in peace and so many under attack, by turns; one of attack ends when the attack has."""
     config = load_node(directory / HOSTILE)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    count, quiet_memory = [0], 0.0
     async with begin(directory) as running:
-        attacking: asyncio.Task[None] | None = None
-        try:
-            while True:
-                running.check()
-                with suppress(Exception):
-                    status = await fetch_status(config, 5.0)
-                    if len(status.history) >= rounds:
-                        seconds = [row.seconds for row in status.history]
-                        return Outcome(seconds, running.memory(), running.processor())
-                    if attack is not None and attacking is None and status.phase == "collecting":
-                        attacking = asyncio.create_task(_again(attack, directory))
-                await asyncio.sleep(0.2)
-        finally:
-            if attacking is not None:
-                attacking.cancel()
-                await asyncio.gather(attacking, return_exceptions=True)
+        done = len(await _rounds(running, config, 0, 2))  # the first ones warm up
+        for turn in range(2 * turns):
+            attacked, before, wanted = bool(turn % 2), running.processor(), count[0] + turn % 2
+            if turn == 1:
+                quiet_memory = running.memory()
+            task = asyncio.create_task(_again(attack, directory, count)) if attacked else None
+            try:
+                took = await _rounds(running, config, done, each, partial(_reached, count, wanted))
+            finally:
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            seconds[attacked] += took[1:]  # an attack begins and ends within a round
+            spent[attacked].append((running.processor() - before) / len(took))
+            done += len(took)
+        return Outcome(
+            seconds[False],
+            seconds[True],
+            quiet_memory,
+            running.memory(),
+            median(spent[False]),
+            median(spent[True]),
+            count[0],
+        )
 
 
-async def _again(attack: Attack, directory: Path) -> None:
+async def _rounds(
+    running: Siege, config: NodeConfig, done: int, more: int, enough: Callable[[], bool] = lambda: True
+) -> list[float]:
+    """Wait until so many more rounds are done or more, and return how long each took."""
+    while True:
+        running.check()
+        with suppress(Exception):
+            history = (await fetch_status(config, 5.0)).history  # the last ones
+            over = history[-1].round
+            if over >= done + more and enough():
+                return [row.seconds for row in history if row.round > done]
+        await asyncio.sleep(0.1)
+
+
+def _reached(count: list[int], wanted: int) -> bool:
+    return count[0] >= wanted
+
+
+async def _again(attack: Attack, directory: Path, count: list[int]) -> None:
     while True:
         with suppress(OSError):
             await attack(directory)
+        count[0] += 1
         await asyncio.sleep(0.05)
 
 
@@ -160,12 +199,25 @@ async def calls(directory: Path) -> None:
     await asyncio.gather(*(one() for _ in range(8)), return_exceptions=True)
 
 
+async def connections(directory: Path) -> None:
+    """As many connections as the node takes, held for a while."""
+    wires: list[hostile.Wire] = []
+    try:
+        with suppress(OSError):
+            while len(wires) < 1000:
+                wires.append(await hostile.Wire.dial(directory, HOSTILE, HOP))
+        await asyncio.sleep(5)
+    finally:
+        await asyncio.gather(*(wire.close() for wire in wires), return_exceptions=True)
+
+
 ATTACKS: dict[str, Attack] = {
     "half-open": half_open,
     "first-frames": first_frames,
     "empty-planes": empty_planes,
     "resets": resets,
     "calls": calls,
+    "connections": connections,
 }
 
 
@@ -176,6 +228,8 @@ class Cost:
     seconds: float
     processor: float
     memory: float
+    refused: float
+    """Seconds until the hop refused it, by its log; the sender may hear of it later."""
     answer: bytes
 
 
@@ -196,28 +250,39 @@ async def cost_of(directory: Path, content: bytes, tries: int = 5) -> Cost:
             async with await hostile.Wire.dial(directory, HOSTILE, HOP) as wire:
                 spent = running.processor()
                 stream = await wire.open(hostile.SUBMIT)
-                began = time.monotonic()
+                began, said_at = time.monotonic(), time.time()
                 await wire.send(stream, hostile.message(content))
                 answer = await wire.answer(stream, 60.0)
                 took = time.monotonic() - began
                 await asyncio.sleep(0.2)
-                found.append(Cost(took, running.processor() - spent, running.memory() - before, answer))
+                used, more = running.processor() - spent, running.memory() - before
+                found.append(Cost(took, used, more, _logged(directory) - said_at, answer))
+                await asyncio.sleep(LOG_EVERY_S)  # or its log would spare the next
         return Cost(
             min(each.seconds for each in found),
             min(each.processor for each in found),
             max(each.memory for each in found),
+            min(each.refused for each in found),
             found[0].answer,
         )
+
+
+def _logged(directory: Path) -> float:
+    """When hop 1 logged its last refusal."""
+    lines = Home(directory / HOP).log.read_text().splitlines()
+    last = [line for line in lines if "refused Submit" in line][-1]
+    return datetime.fromisoformat(last.split()[0]).timestamp()
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=3, help="of peace, and of attacks")
+    parser.add_argument("--rounds", type=int, default=4, help="in each turn")
     parser.add_argument("--parameters", type=int, default=2_000_000)
     parser.add_argument("--attack", action="append", choices=ATTACKS, default=[])
-    parser.add_argument("--frame", action="store_true")
-    parser.add_argument("--tries", type=int, default=5)
+    parser.add_argument("--frame", action="store_true", help="what one frame of 8 MiB of empty planes costs")
+    parser.add_argument("--tries", type=int, default=6, help="of the frame")
     args = parser.parse_args()
     out = sys.stdout.write
     with tempfile.TemporaryDirectory() as where:
@@ -225,18 +290,22 @@ def main() -> None:
             settle(Path(where) / "frame", 1, args.parameters, 300.0)
             cost = asyncio.run(cost_of(Path(where) / "frame", hostile.empty_planes((8 << 20) - 32), args.tries))
             out(
-                f"one frame of 8 MiB of empty planes: {cost.seconds * 1000:.0f} ms, {cost.processor * 1000:.0f} ms of "
-                f"the processor, {cost.memory:.1f} MiB more; {cost.answer[-80:]!r}\n"
+                f"one frame of 8 MiB of empty planes: refused after {cost.refused * 1000:.0f} ms, of which the sender "
+                f"heard after {cost.seconds * 1000:.0f} ms; {cost.processor * 1000:.0f} ms of the processor, "
+                f"{cost.memory:.1f} MiB more; {cost.answer[-80:]!r}\n"
             )
-        quiet: Outcome | None = None
-        for name in ("quiet", *args.attack):
+            sys.stdout.flush()
+        for name in args.attack:
             directory = Path(where) / name
-            settle(directory, args.rounds, args.parameters)
-            found = asyncio.run(endure(directory, args.rounds, ATTACKS.get(name)))
-            quiet = quiet or found
+            settle(directory, 100_000, args.parameters)
+            found = asyncio.run(endure(directory, args.turns, args.rounds, ATTACKS[name]))
+            quiet, attacked = median(found.quiet), median(found.attacked)
             out(
-                f"{name:14} round {found.seconds:6.2f} s ({found.seconds / quiet.seconds:4.2f}x)  "
-                f"hop 1 {found.memory:6.0f} MiB ({found.memory / quiet.memory:4.2f}x), {found.processor:5.1f} s\n"
+                f"{name:14} round {quiet:5.2f} s, attacked {attacked:5.2f} s ({attacked / quiet:4.2f}x)  "
+                f"hop 1 {found.memory_quiet:4.0f} MiB, {found.memory:4.0f} MiB "
+                f"({found.memory / found.memory_quiet:4.2f}x), {found.processor_quiet:4.2f} s, "
+                f"{found.processor:4.2f} s of the processor a round; {len(found.attacked)} rounds, "
+                f"{found.attacks} attacks\n"
             )
             sys.stdout.flush()
 

@@ -9,7 +9,8 @@ from tests.core.protocol.federations import evidence, federation, header, manife
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.messages import Accusation
-from silomix.runtime.net.answers import ANSWERS, EVIDENCE, fault_of, refuse, transient
+from silomix.runtime.net.answers import ABOUT, ANSWERS, EVIDENCE, fault_of, refuse, transient
+from silomix.runtime.net.limits import TEXT_BYTES
 
 OURS = {
     grpc.StatusCode.OK,
@@ -59,7 +60,7 @@ def test_a_refusal_comes_back_as_what_it_was(reason: Reason) -> None:
 
 
 def test_only_who_came_at_a_bad_moment_tries_again() -> None:
-    assert [reason for reason, answer in ANSWERS.items() if answer.again] == [Reason.BUSY]
+    assert [reason for reason, answer in ANSWERS.items() if answer.again] == [Reason.BUSY, Reason.TOO_SLOW]
     assert ANSWERS[Reason.BUSY].status is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -96,3 +97,21 @@ def test_who_says_it_without_evidence_accuses_nobody() -> None:
     error = over_the_wire(PeerFault(Reason.SEAL_BROKEN, "silo-2 sealed garbage", peer="silo-2"))
     assert not isinstance(fault_of(error), Accusation)
     assert EVIDENCE not in dict(error.trailing_metadata() or ())
+
+
+def test_a_peers_sentence_is_cut_to_its_length_in_bytes_both_ways() -> None:
+    """Characters of four bytes each would make a status too long to be read by anybody."""
+    for message in ("x" * 5000, "\N{LOBSTER}" * 5000, "\ud800" * 5000):
+        error = over_the_wire(PeerFault(Reason.MALFORMED, message, peer="silo-1"))
+        assert len((error.details() or "").encode()) <= TEXT_BYTES + len("malformed: ")
+        trailing = grpc.aio.Metadata((ABOUT, message))
+        sent = grpc.aio.AioRpcError(grpc.StatusCode.INVALID_ARGUMENT, grpc.aio.Metadata(), trailing, f"busy: {message}")
+        fault = fault_of(sent)
+        assert fault is not None
+        assert max(len(fault.message.encode()), len(str(fault.details["peer"]).encode())) <= TEXT_BYTES
+
+
+@pytest.mark.parametrize("name", ["silo\n1", "s\N{LATIN SMALL LETTER I WITH ACUTE}lo", ""])
+def test_a_name_that_gRPC_could_not_carry_is_left_out_of_a_refusal(name: str) -> None:  # noqa: N802 - its name
+    error = over_the_wire(PeerFault(Reason.MALFORMED, "no", peer=name))
+    assert ABOUT not in dict(error.trailing_metadata() or ())

@@ -12,8 +12,9 @@ from tests.config.written import CHANGES, NEEDS
 from tests.core.protocol.federations import OTHER_MODEL, SCHEMA, federation, manifest
 
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.policy import KEYS
+from silomix.runtime.core.policy import KEYS, UpdateKind
 from silomix.runtime.store.files import PRIVATE
 from silomix.runtime.store.frozen import Frozen, FrozenError, frozen_name
 
@@ -39,6 +40,8 @@ def body(size: int = 5000, seed: int = 1) -> np.ndarray[Any, np.dtype[np.uint8]]
         {"bounds": (1.0, 2.0)},
         {"bounds": (1.0, 1.0, 1.0)},
         {"chunk_parameters": 8},
+        {"update": UpdateKind.WEIGHTS},
+        {"granularity": Granularity.MODEL},
     ],
     ids=lambda changes: next(iter(changes)),
 )

@@ -1,9 +1,7 @@
 """R6: a hop that is seized when a round is over gives away nothing of it."""
 
 import asyncio
-import json
 import shutil
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,28 +14,22 @@ from silomix.runtime.core.numbers.masks import Secret, derive
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.shuffler import State
 from silomix.runtime.store.home import Home
+from silomix.runtime.store.vault import Vault
 
 SEIZED = Cast(apart=(SECOND,))
 AES_BYTES = 16
 """Of what a mask is made with, the first half draws nearly all of it."""
-SHREDDED = "a journal that leaves no copy of round keys in memory (R6)"
 SETTLE_S = 1.0
 """Time for a hop that has heard that the round is over to be done with it."""
 
 
 def _keys_now(home: Path, scratch: Path) -> dict[str, bytes]:
-    """Read a running hop's round keys from a copy of its journal, as only the drill can."""
-    scratch.mkdir()
-    path = Home(home).state.journal
-    for file in path.parent.glob(f"{path.name}*"):
-        shutil.copy(file, scratch)
-    journal = sqlite3.connect(scratch / path.name)
+    """Read a running hop's round keys from a copy of its files, as only the drill can."""
+    shutil.copytree(Home(home).state.secrets, scratch)
     try:
-        rows = journal.execute("SELECT value FROM facts WHERE kind = 'keys'").fetchall()
+        return {silo: key.value for _, _, keys in Vault(scratch).lots("keys") for silo, key in keys}
     finally:
-        journal.close()
-    shutil.rmtree(scratch)
-    return {silo: bytes.fromhex(key) for (value,) in rows for silo, key in json.loads(value).items()}
+        shutil.rmtree(scratch)
 
 
 async def _seize(stage: Stage) -> tuple[Manifest, dict[str, bytes]]:
@@ -77,7 +69,7 @@ async def hop_seized_disk(stage: Stage) -> Loot:
     return _told(stage, await asyncio.to_thread(in_files, stage.home / "f" / SECOND, wanted), "the hop's files")
 
 
-@attack("hop-seized-memory", Rule.R6, "whoever seizes shuffler-2", Outcome.USELESS, SEIZED, awaits=SHREDDED)
+@attack("hop-seized-memory", Rule.R6, "whoever seizes shuffler-2", Outcome.USELESS, SEIZED)
 async def hop_seized_memory(stage: Stage) -> Loot:
     """A hop's memory is read after the round, and searched for what opens bodies."""
     _, wanted = await _seize(stage)
@@ -87,7 +79,7 @@ async def hop_seized_memory(stage: Stage) -> Loot:
 
 @attack("secrets-kept-alive", Rule.R6, "aggregator", Outcome.USELESS, AGGREGATOR)
 async def secrets_kept_alive(stage: Stage) -> Loot:
-    """A round is never brought to its end, and keys for later ones are asked for, so that its own are kept."""
+    """A round is never brought to its end, and keys for a further attempt are asked for, so that its own are kept."""
     node, policy = stage.hop(SECOND), stage.federation.policy
     others = stage.honest_silos[1:]  # one stays away, so that the cohort stays open
     manifest = await stage.begin(silos=others)
@@ -95,7 +87,7 @@ async def secrets_kept_alive(stage: Stage) -> Loot:
     await stage.until(lambda: len(stage.came(manifest).headers) == len(others), "all headers came through")
     limit = policy.attempts * (policy.deadline_s + policy.release_s)
     stage.pass_time(SECOND, limit - 10)
-    await stage.aggregator.prepare(SECOND, stage.next_round())
+    await stage.aggregator.prepare(SECOND, manifest.round, 2)
     stage.pass_time(SECOND, 20)
     kept = not await stage.within(SETTLE_S, lambda: number not in node.core.keys)
     said = "round keys that outlive their time" if kept else "the keys are gone in time"

@@ -28,7 +28,7 @@ def test_one_attack_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_succeeds_shows_in_the_table_and_in_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attack", "active", "--only", "short-chain", "--without", "r1"]) == 1
     shown = capsys.readouterr().out
-    assert "without R1" in shown
+    assert "Without R1." in shown
     assert "SUCCEEDED: short-chain: every silo's update" in shown
 
 

@@ -4,6 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from silomix.attacks.active.registry import Loot, Result, find
+from silomix.attacks.active.registry import Outcome as End
+from silomix.attacks.active.report import section
+from silomix.attacks.active.witness import Refusal
 from silomix.attacks.audit.audit import _judged
 from silomix.attacks.audit.mounted.by_mode import bits
 from silomix.attacks.audit.mounted.by_skew import MODES
@@ -21,6 +25,13 @@ ALL = attacks()
 def outcome(rate: float, targets: int = 1000) -> Json:
     score = Score(round(rate * targets), targets)
     return {**Outcome((score, score), score).json(), "random": 0.1}
+
+
+def active(*outcomes: End) -> Json:
+    """A drill of two attacks with these outcomes."""
+    said = Loot(False, "nothing", (Refusal("shuffler-1", "wrong_chain", "no"),), {"apart": 0.1})
+    mounted = find(["short-chain", "smallest-cohort"])
+    return section([Result(one, end, said, 0.1) for one, end in zip(mounted, outcomes, strict=True)])
 
 
 def report(**changes: Any) -> Json:
@@ -64,6 +75,7 @@ def report(**changes: Any) -> Json:
         "real": [real],
         "game": [{"silos": n, "values": 1, "unreduced": advantage, "reduced": advantage} for n in (2, 3, 5, 10)],
         "dlg": [dlg],
+        "active": active(End.REFUSED, End.CONCEDED),
         "collusion": collusion,
         "changing_cohorts": changing,
         "bits": bits(10, 4),

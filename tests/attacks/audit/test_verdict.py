@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.attacks.audit.made_up import ALL, judged, outcome, report
+from tests.attacks.audit.made_up import ALL, active, judged, outcome, report
 
+from silomix.attacks.active.registry import Outcome
 from silomix.attacks.audit.page import page
 from silomix.attacks.audit.verdict import Expectation, judge
 from silomix.attacks.sia import Score
@@ -96,3 +97,17 @@ def test_on_a_task_of_ones_own_a_shuffle_that_is_not_undone_settles_nothing_else
     changed = report(own=True)
     changed["sia"]["layer"] = outcome(0.1)
     assert judged(changed)["verdict"]["protected"]
+
+
+def test_an_active_attack_that_succeeds_is_a_leak_and_one_that_could_not_be_mounted_settles_nothing() -> None:
+    assert report()["verdict"]["protected"]
+    succeeded = report(active=active(Outcome.SUCCEEDED, Outcome.CONCEDED))
+    assert succeeded["verdict"]["leak"]
+    assert succeeded["verdict"]["findings"] == ["active attack short-chain: it succeeded"]
+    broken = report(active=active(Outcome.REFUSED, Outcome.BROKEN))
+    assert not broken["verdict"]["leak"]
+    assert broken["verdict"]["findings"] == ["active attack smallest-cohort: it could not be mounted"]
+    shown = page(report(), ALL)
+    assert "Attacks that do not keep to the protocol" in shown
+    assert "wrong_chain" in shown
+    assert "apart 0.1" in shown

@@ -1,0 +1,134 @@
+"""R7: what a peer answers is measured and parsed here, and what is no answer is a fault of that peer's, by name."""
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+from tests.net.contexts import Host
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.net.lines import Line, method
+from silomix.v1 import body_pb2, services_pb2
+
+STATUS = method("AggregatorService", "GetStatus")
+WATCH = method("AggregatorService", "Watch")
+SUBMIT = method("ShufflerService", "Submit")
+GOOD = services_pb2.GetStatusResponse(federation="f")
+
+
+class Answers:
+    """A stream of answers that can be hung up on."""
+
+    def __init__(self, answers: Iterable[Any]) -> None:
+        self._answers = iter(answers)
+        self.cancelled = False
+
+    def __aiter__(self) -> "Answers":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._answers)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Channel:
+    """A peer that answers what a test says, whatever it is asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = Answers(answers)
+        self.asked: list[tuple[str, Any, dict[str, Any]]] = []
+
+    def unary_unary(self, path: str, *_: Any) -> Any:
+        async def call(raw: bytes, **options: Any) -> Any:
+            self.asked.append((path, raw, options))
+            return await anext(self.answers)
+
+        return call
+
+    def unary_stream(self, path: str, *_: Any) -> Any:
+        def call(raw: bytes, **options: Any) -> Any:
+            self.asked.append((path, raw, options))
+            return self.answers
+
+        return call
+
+    def stream_unary(self, path: str, *_: Any) -> Any:
+        async def call(frames: AsyncIterator[bytes], **options: Any) -> Any:
+            self.asked.append((path, [frame async for frame in frames], options))
+            return await anext(self.answers)
+
+        return call
+
+
+def line(to: Any, host: Host | None = None) -> Line:
+    return Line(to, "hop-1", (("who", "me"),), host or Host())
+
+
+async def ask(answer: Any, limit: int = 100) -> services_pb2.GetStatusResponse:
+    request, kind = services_pb2.GetStatusRequest(), services_pb2.GetStatusResponse
+    return await line(Channel(answer)).ask(STATUS, request, kind, limit, 1.0)
+
+
+async def test_a_question_goes_where_its_method_is_with_what_each_call_carries() -> None:
+    to, host = Channel(GOOD.SerializeToString()), Host()
+    found = await line(to, host).ask(STATUS, services_pb2.GetStatusRequest(), type(GOOD), 100, 3.0, wait=True)
+    assert found == GOOD
+    options = {"metadata": (("who", "me"),), "timeout": 3.0, "wait_for_ready": True}
+    assert to.asked == [("/silomix.v1.AggregatorService/GetStatus", b"", options)]
+    assert [(d, p, m, s) for d, p, m, _, s in host.seen] == [
+        ("sent", "hop-1", "GetStatus", 0),
+        ("received", "hop-1", "GetStatus", GOOD.ByteSize()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(b"\xff" * 9, Reason.MALFORMED), (None, Reason.MALFORMED), (bytes(101), Reason.WRONG_LENGTH)]
+)
+async def test_an_answer_that_is_none_is_the_peers_fault_by_name(answer: Any, reason: Reason) -> None:
+    """Whatever way it came: gRPC has nothing where a response does not parse."""
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield b"frame"
+
+    async def listened() -> None:
+        async for _ in line(Channel(answer)).listen(WATCH, services_pb2.WatchRequest(), type(GOOD), 100):
+            raise AssertionError("that was no answer")
+
+    for asked in (ask(answer), line(Channel(answer)).send(SUBMIT, frames(), 1, 100), listened()):
+        with pytest.raises(PeerFault) as caught:
+            await asked
+        assert (caught.value.reason, caught.value.details["peer"]) == (reason, "hop-1")
+
+
+async def test_an_answer_may_be_as_long_as_it_may() -> None:
+    raw = services_pb2.GetStatusResponse(federation="f" * 98).SerializeToString()
+    assert len(raw) == 100
+    assert (await ask(raw)).federation == "f" * 98
+
+
+async def test_whoever_stops_listening_hangs_up() -> None:
+    to = Channel(GOOD.SerializeToString(), GOOD.SerializeToString(), b"\xff")
+    answers = line(to).listen(WATCH, services_pb2.WatchRequest(), type(GOOD), 100, 7.0)
+    assert await anext(answers) == GOOD
+    await answers.aclose()  # type: ignore[attr-defined]
+    assert to.answers.cancelled
+    assert to.asked[0][2]["timeout"] == 7.0
+
+
+async def test_a_stream_is_sent_as_it_is_and_its_answer_read() -> None:
+    async def frames() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    receipt = body_pb2.Receipt(silo="silo-1")
+    to, host = Channel(receipt.SerializeToString()), Host()
+    assert await line(to, host).send(SUBMIT, frames(), 5, 100, 9.0) == receipt
+    assert to.asked == [
+        ("/silomix.v1.ShufflerService/Submit", [b"one", b"two"], {"metadata": (("who", "me"),), "timeout": 9.0})
+    ]
+    assert [(d, m) for d, _, m, _, _ in host.seen] == [("received", "Submit")]  # frames are counted as they are made
