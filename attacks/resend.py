@@ -21,8 +21,7 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.lines import SERVICES
-from silomix.runtime.net.transport import channel, metadata
-from silomix.runtime.nodes.node import tls_of
+from silomix.runtime.net.transport import channel, metadata, tls_of
 from silomix.v1 import services_pb2
 
 ANSWER_S = 5.0

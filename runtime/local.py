@@ -16,9 +16,11 @@ from types import TracebackType
 
 import grpc
 
-from silomix.runtime.config.enrol import Value, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.owners.trial import init
+from silomix.runtime.config.texts import Value
+from silomix.runtime.consent import source_of
 from silomix.runtime.core.errors import PeerFault, RunError, UserError
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation
@@ -27,9 +29,9 @@ from silomix.runtime.core.values import Scalar
 from silomix.runtime.net.calls import Unseen
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line, method
-from silomix.runtime.net.transport import channel, metadata
+from silomix.runtime.net.transport import channel, metadata, tls_of
 from silomix.runtime.nodes.aggregator import AggregatorNode
-from silomix.runtime.nodes.node import Node, tls_of
+from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.observe.log import redirected
@@ -62,6 +64,7 @@ def create(
     task: Task | None = None,
     name: str = "local",
     insecure: bool = False,
+    ca: bool = False,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
     settings: Mapping[Role, Mapping[str, Value]] | None = None,
     metrics_base_port: int = 0,
@@ -71,8 +74,9 @@ def create(
 ) -> Federation:
     """Write a federation into an empty directory, with the initial model that its task makes.
 
-    The policy pins that model's schema, so that no node ever holds another. A task that is given takes the place of
-    the one that the policy names; the other settings are those of `silomix init`, which writes the same files.
+    The policy pins that model's schema, so that no node ever holds another, and the task's source. A task that is given
+    takes the place of the one that the policy names; the other settings are those of `silomix init`, which writes the
+    same files.
 
     >>> import silomix
     >>> policy = silomix.Policy(task="silomix.models.digits:task", task_options={"silos": 3}, rounds=5, precision=5)
@@ -81,6 +85,9 @@ def create(
     (('silo-01', 'silo-02', 'silo-03'), ('shuffler-1', 'shuffler-2'), 20)
     """
     directory = Path(directory)
+    if task is None:
+        found = source_of(policy.task)
+        policy = replace(policy, task_package=found.package, task_digest=found.digest)
     task = task or load_task(policy.task, policy.task_options)  # first: one that does not load leaves nothing behind
     schema, model = task.schema(), write_model(task.schema(), task.initial())
     if problem := pin_problem(schema, policy):
@@ -94,6 +101,7 @@ def create(
         name=name,
         policy=replace(policy, schema=schema.digest.hex(), parameters=schema.parameters),
         insecure=insecure,
+        ca=ca,
         silo_options=silo_options,
         settings=given,
         metrics_base_port=metrics_base_port,

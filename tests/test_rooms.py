@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.capture": ("runtime.observe",),
     "runtime.factory": ("runtime.core.errors",),
     "runtime.task": ("runtime.factory", "runtime.core.numbers"),
-    "runtime.nodes": ("runtime.capture", "runtime.task"),
+    "runtime.consent": ("runtime.factory", "runtime.core.policy"),
+    "runtime.nodes": ("runtime.capture", "runtime.task", "runtime.consent"),
     "runtime.local": ("runtime.nodes",),
     "runtime.results": ("runtime.nodes",),
     "runtime.outside": ("runtime.local",),
@@ -52,8 +53,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.render": ("runtime.observe",),
     "runtime.dashboard": ("runtime.core.errors",),
     "runtime.bench": ("runtime.local",),
+    "runtime.checkup": ("runtime.bench",),
     "runtime.front": ("runtime.bench", "attacks.audit"),
-    "runtime.cli": ("runtime.front", "runtime.render", "runtime.dashboard", "attacks.active", "attacks.paper"),
+    "runtime.cli": (
+        "runtime.front",
+        "runtime.checkup",
+        "runtime.render",
+        "runtime.dashboard",
+        "attacks.active",
+        "attacks.paper",
+    ),
 }
 PACKAGES = {"runtime", "runtime.core"}
 """Packages that hold rooms, and no code of their own."""

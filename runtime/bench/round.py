@@ -29,8 +29,8 @@ from rich.table import Table
 
 from silomix.runtime.bench.network import own_network
 from silomix.runtime.bench.workers import CHECKED, VectorTask
-from silomix.runtime.config.enrol import init
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import chunk_for
 from silomix.runtime.core.policy import Policy

@@ -20,10 +20,9 @@ from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.net.calls import Context
 from silomix.runtime.net.limits import Limits
-from silomix.runtime.net.transport import Server, channel
+from silomix.runtime.net.transport import Server, channel, tls_of
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.memory import give_back
-from silomix.runtime.nodes.node import tls_of
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.task import Trained

@@ -11,8 +11,9 @@ from silomix.runtime.cli.exits import MEANINGS, Exit
 
 GROUPS = {
     "start here": ("demo", "run", "simulate", "data", "model"),
+    "agree": ("keygen", "assemble", "accept", "digest", "rotate"),
     "run nodes": ("init", "aggregator", "shuffler", "silo", "pause", "resume"),
-    "look": ("status", "health", "dashboard"),
+    "look": ("check", "status", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),
     "deploy": ("render",),
     "measure": ("plan", "capacity", "bench", "warm"),

@@ -5,7 +5,9 @@ keys          the keys that exist; those of the policy come from core/protocol/p
 tables        reading a file against them, and the error that names the place
 load          the federation file and a node's own, checked
 certificates  a node's private keys and certificates, checked
-enrol         writing a whole federation
-authority     its certificate authority
+signer        an identity whose key is in no file
+texts         writing files that a person reads
+authority     a certificate authority, for federations that have one
+owners        how separate owners make a federation and agree to it
 broker        the files of its MQTT broker
 """

@@ -35,9 +35,9 @@ class CertificateAuthority:
         )
         now = datetime.now(UTC)
         self._certificate = (
-            _blank(subject, subject, self._key.public_key(), now, ANCHOR_DAYS)
+            blank(subject, subject, self._key.public_key(), now, ANCHOR_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(sign_certificates=True), critical=True)
+            .add_extension(usage(sign_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, SHA256())
         )
@@ -75,9 +75,9 @@ class CertificateAuthority:
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         return (
-            _blank(subject, self._certificate.subject, public, datetime.now(UTC), CERTIFICATE_DAYS)
+            blank(subject, self._certificate.subject, public, datetime.now(UTC), CERTIFICATE_DAYS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(sign_certificates=False), critical=True)
+            .add_extension(usage(sign_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
@@ -87,9 +87,10 @@ class CertificateAuthority:
         )
 
 
-def _blank(
+def blank(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
+    """Begin a certificate: whose, by whom, and how long it is good."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -101,7 +102,8 @@ def _blank(
     )
 
 
-def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+def usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    """Say what a key is for: certificates of others, or handshakes and nothing else."""
     return x509.KeyUsage(
         digital_signature=not sign_certificates,
         key_cert_sign=sign_certificates,

@@ -13,11 +13,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from silomix.runtime.config.kinds import NAME, PATH
+from silomix.runtime.config.owners.pins import load_pins
+from silomix.runtime.config.owners.selfsigned import form_problem, run_out
+from silomix.runtime.config.signer import CommandSigner
 from silomix.runtime.config.tables import ConfigError, Where, read, show
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import PeerFault, Reason, UserError
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.owners import Pin
+from silomix.runtime.store.home import State
 
 
 def load_identity(path: Path) -> Secret:
@@ -43,8 +48,15 @@ def read_private(path: Path) -> bytes:
         raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None
 
 
-def check_identity(where: Where, path: Path, member: Member) -> None:
-    """Check that a private key is the one whose public half the federation file lists."""
+def check_identity(where: Where, values: Mapping[str, Any], member: Member) -> None:
+    """Check that a private key is the one whose public half the federation file lists, wherever it is."""
+    path = values["identity"]
+    if values["identity_command"]:
+        try:
+            CommandSigner(values["identity_command"], member.key).try_out()
+        except UserError as error:
+            raise where.wrong("identity_command", str(error)) from None
+        return
     try:
         found = Identity(member.name, load_identity(path)).public
     except ConfigError as error:
@@ -60,8 +72,8 @@ def check_identity(where: Where, path: Path, member: Member) -> None:
 def check_tls(where: Where, values: Mapping[str, Any], federation: Federation) -> None:
     """Check a node's certificate and key, so that what would fail at the first handshake fails when it starts."""
     insecure, name = values["insecure"], values["name"]
-    if insecure == bool(federation.anchor):
-        other = "has a TLS anchor" if federation.anchor else "says tls.insecure = true"
+    if insecure == federation.secure:
+        other = "has TLS" if federation.secure else "says tls.insecure = true"
         raise where.wrong("insecure", f"found {show(insecure)}, and the federation file {other}; they must agree")
     for key in ("certificate", "key"):
         if insecure and values[key] is not None:
@@ -86,8 +98,25 @@ def check_tls(where: Where, values: Mapping[str, Any], federation: Federation) -
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
         raise where.wrong("key", f"{values['key']} does not belong to {values['certificate']}; give the one that does")
-    if problem := _certificate_problem(chain, name, federation.anchor):
+    if federation.pinned:
+        pins = load_pins(federation, values["agreement"], State(values["directory"]).pins)
+        problem = _pin_problem(chain[0].public_bytes(Encoding.DER), pins.get(name), name)
+    else:
+        problem = _certificate_problem(chain, name, federation.anchor)
+    if problem:
         raise where.wrong("certificate", f"{values['certificate']} {problem}")
+
+
+def _pin_problem(certificate: bytes, pin: Pin | None, name: str) -> str:
+    if problem := form_problem(certificate, name) or run_out(certificate):
+        return f"{problem}; `silomix rotate` makes a new one"
+    if pin is None:
+        return f"cannot be known to others: there is no {name}.pin beside the federation file"
+    if certificate not in pin.certificates:
+        return (
+            f"is not the one that {name}.pin number {pin.counter} pins; others would refuse it. `silomix rotate` helps"
+        )
+    return ""
 
 
 def _certificate_problem(chain: list[x509.Certificate], name: str, anchor: bytes) -> str:

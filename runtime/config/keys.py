@@ -6,7 +6,7 @@ A file is read against these tables, and written and explained from them; a key 
 from collections.abc import Mapping
 from enum import StrEnum
 
-from silomix.runtime.config.kinds import ADDRESS, FLAG, NAME, NAMES, PATH, PUBLIC_KEY, TABLE, TABLES, Key, Role
+from silomix.runtime.config.kinds import ADDRESS, FLAG, NAME, NAMES, PATH, PUBLIC_KEY, TABLE, TABLES, WORDS, Key, Role
 from silomix.runtime.core.policy import KEYS
 from silomix.runtime.core.values import OPTIONS, one_of, text, whole
 from silomix.runtime.store.home import IDENTITY_FILE, STATE_DIRECTORY
@@ -26,17 +26,26 @@ FEDERATION_KEYS: Mapping[str, Key] = {
     "aggregator": Key(TABLE, "Announces rounds and decodes sums.", required=True),
     "shufflers": Key(TABLES, "The pool of hops, in the order in which bodies pass them.", required=True),
     "silos": Key(TABLES, "The roster: who may train.", required=True),
+    "owners": Key(TABLES, "Who has to agree to this file.", required=True),
+    "epoch": Key(whole(1, 1_000_000), "The number of this file among those of the federation.", default=1),
 }
 
 TLS_KEYS: Mapping[str, Key] = {
     "anchor": Key(PATH, "Certificates of the CAs that vouch for nodes, PEM. Its bytes are part of the digest."),
+    "pinned": Key(FLAG, "true if each node's own certificate is pinned, in a file NAME.pin beside this one.", False),
     "insecure": Key(FLAG, "true for a federation without TLS: for trials on one machine only.", default=False),
 }
 
 MEMBER_KEYS: Mapping[str, Key] = {
     "name": Key(NAME, "Also the common name of the node's certificate.", required=True),
     "key": Key(PUBLIC_KEY, "Signs what the node says.", required=True),
+    "owner": Key(NAME, "Whose it is: the name of one of the [[owners]].", required=True),
     "address": Key(ADDRESS, "Where others reach the node.", required=True),
+}
+
+OWNER_KEYS: Mapping[str, Key] = {
+    "name": Key(NAME, "What others call the owner.", required=True),
+    "key": Key(PUBLIC_KEY, "Signs agreement to the federation file.", required=True),
 }
 
 SILO_KEYS: Mapping[str, Key] = {name: key for name, key in MEMBER_KEYS.items() if name != "address"}
@@ -49,10 +58,19 @@ NODE_KEYS: Mapping[str, Key] = {
     "role": Key(one_of(Role), "What this node is.", required=True),
     "name": Key(NAME, "Its name in the federation file.", required=True),
     "federation": Key(PATH, "This node's own copy of the federation file.", required=True),
+    "agreement": Key(
+        PATH, "Directory of the owners' signatures and the nodes' pins, if not that of the federation file."
+    ),
     "directory": Key(
         PATH, "Where it keeps its state: a disk that survives restarts and is never backed up.", STATE_DIRECTORY
     ),
     "identity": Key(PATH, "Ed25519 private key, PEM, mode 600.", IDENTITY_FILE),
+    "identity_command": Key(
+        WORDS,
+        "Command that signs in place of the file: it gets a digest on its standard input, 64 hex digits, and writes "
+        "the signature to its standard output, 128.",
+        default=(),
+    ),
     "certificate": Key(PATH, "TLS certificate, PEM, with the node's name as its common name and as a DNS name."),
     "key": Key(PATH, "Private key of the certificate, PEM, mode 600."),
     "insecure": Key(FLAG, "true to go without TLS, if the federation file says so too.", default=False),
@@ -65,6 +83,13 @@ NODE_KEYS: Mapping[str, Key] = {
         FLAG,
         "true to show this silo's loss, accuracy and sample counts on its own metrics port. They help an attacker.",
         default=False,
+        roles=(Role.SILO,),
+    ),
+    "before_round": Key(
+        WORDS,
+        "Command that is asked before each round whether this silo takes part: exit code 0 says yes. It gets the round "
+        "as JSON on its standard input.",
+        default=(),
         roles=(Role.SILO,),
     ),
     "required_hops": Key(
@@ -115,5 +140,6 @@ PLACES = {
     **dict.fromkeys(TLS_KEYS, "[tls]"),
     **dict.fromkeys(POLICY_KEYS, "[policy]"),
     "address": "[aggregator] or [[shufflers]]",
+    "owner": "[aggregator], [[shufflers]] or [[silos]]",
 }
 """Where a key of the federation file belongs: TOML puts a key under whichever header stands above it."""

@@ -3,6 +3,7 @@
 runtime/core/values.py has the kinds that the policy shares with commands.
 """
 
+import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,6 +48,24 @@ def _hex_key(value: Any) -> bytes:
     return key
 
 
+def _signature(value: Any) -> bytes:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{128}", value):
+        raise ValueError
+    return bytes.fromhex(value)
+
+
+def _certificate(value: Any) -> bytes:
+    """Read one certificate, PEM, as DER."""
+    if not isinstance(value, str):
+        raise ValueError
+    match = re.fullmatch(
+        r"\s*-----BEGIN CERTIFICATE-----\s([A-Za-z0-9+/=\s]{1,8000})-----END CERTIFICATE-----\s*", value
+    )
+    if match is None:
+        raise ValueError
+    return base64.b64decode("".join(match[1].split()), validate=True)
+
+
 def _address(value: Any) -> str:
     match = isinstance(value, str) and re.fullmatch(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", value)
     if not match or not 0 < int(match[1]) < 1 << 16:
@@ -58,6 +77,12 @@ def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(set(map(str, value))) < len(value):
         raise ValueError
     return tuple(NAME.parse(name) for name in value)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) and word and "\0" not in word for word in value):
+        raise ValueError
+    return tuple(value)
 
 
 def _raw(kind: type) -> Callable[[Any], Any]:
@@ -79,6 +104,9 @@ NAMES = Kind("a list of names, none twice", _names)
 PATH = text("a path, relative to this file", r"[^\x00-\x1f]+")
 ADDRESS = Kind('host:port, such as "10.0.0.5:7000", "hop.example.org:7000" or "[::1]:7000"', _address)
 PUBLIC_KEY = Kind("an Ed25519 public key, 32 bytes as 64 hex digits", _hex_key)
+WORDS = Kind('a command as a list of words, such as ["/usr/bin/test", "-f", "go"]', _words)
+SIGNATURE = Kind("an Ed25519 signature, 64 bytes as 128 hex digits", _signature)
+CERTIFICATE = Kind("one certificate, PEM", _certificate)
 FLAG = Kind("true or false", _flag)
 TABLE = Kind("a table", _raw(dict))
 TABLES = Kind("an array of tables", _raw(list))

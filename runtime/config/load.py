@@ -4,6 +4,7 @@ Both are read against tables of the keys that exist, so a typing error is found 
 setting silently fails to act. runtime/config/enrol.py writes both files from the same tables.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,12 +13,13 @@ from typing import Any
 
 from cryptography import x509
 
-from silomix.runtime.config.certificates import check_identity, check_tls, read_private
+from silomix.runtime.config.certificates import check_identity, check_tls, load_identity, read_private
 from silomix.runtime.config.keys import (
     FEDERATION_KEYS,
     MEMBER_KEYS,
     MQTT_KEYS,
     NODE_KEYS,
+    OWNER_KEYS,
     PLACES,
     POLICY_KEYS,
     SILO_KEYS,
@@ -25,9 +27,13 @@ from silomix.runtime.config.keys import (
     LogFormat,
 )
 from silomix.runtime.config.kinds import PATH, Key, Role
+from silomix.runtime.config.owners.accept import require_accepted
+from silomix.runtime.config.owners.pins import load_pins, require_pins
+from silomix.runtime.config.signer import CommandSigner
 from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
 from silomix.runtime.core.policy import AUTO, LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
-from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.protocol.federation import Federation, Member, Owner
+from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
 
@@ -56,10 +62,14 @@ class NodeConfig:
     role: Role
     name: str
     federation: Federation = field(repr=False)
+    agreement: Path
+    """Where the owners' signatures and the nodes' pins are: beside the federation file, if nothing else is said."""
     directory: Path
     """Where the node keeps its state. It must survive a restart and must not be backed up."""
     identity: Path
     """The Ed25519 private key; `load_identity` reads it."""
+    identity_command: tuple[str, ...]
+    """What signs instead, if the key is in no file."""
     certificate: Path | None
     key: Path | None
     insecure: bool
@@ -68,6 +78,8 @@ class NodeConfig:
     metrics_port: int
     metrics_host: str
     metrics_training: bool
+    before_round: tuple[str, ...]
+    """What is asked before each round whether to take part."""
     required_hops: tuple[str, ...]
     capture: Path | None
     traces: str
@@ -109,7 +121,15 @@ def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> F
         silos=_members(where, "silos", top["silos"], SILO_KEYS),
         policy=policy,
         anchor=_anchor(where.under("tls"), top["tls"], anchor),
+        pinned=top["tls"].get("pinned", False),
+        owners=_owners(where, top["owners"]),
+        epoch=top["epoch"],
     )
+    if federation.epoch != 1:
+        raise where.wrong(
+            "epoch", f"found {federation.epoch}; this version of silomix knows a federation's first file only"
+        )
+    _check_owners(where, federation)
     _check_roster(where, federation)
     if conflict := federation.conflict():
         raise where.under("policy").wrong(*conflict)
@@ -127,14 +147,50 @@ def _members(where: Where, table: str, rows: list[Any], keys: Mapping[str, Key])
     return tuple(members)
 
 
+def _owners(where: Where, rows: list[Any]) -> tuple[Owner, ...]:
+    owners = []
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise where.wrong(f"owners[{i}]", f"found {show(row)}; give a table")
+        owners.append(Owner(**where.under(f"owners[{i}]").take(row, OWNER_KEYS)))
+    return tuple(owners)
+
+
+def _check_owners(where: Where, federation: Federation) -> None:
+    """Check that owners are told apart by name and key, have nodes, and that every node is somebody's."""
+    seen: dict[str | bytes, str] = {}
+    for i, owner in enumerate(federation.owners):
+        for key, value in (("name", owner.name), ("key", owner.key)):
+            if (first := seen.setdefault(value, f"owners[{i}]")) != f"owners[{i}]":
+                raise where.wrong(f"owners[{i}].{key}", f"{first}.{key} is the same; no two may share it")
+        if not federation.owned_by(owner.name):
+            raise where.wrong(f"owners[{i}]", f"{owner.name} has no node; remove it")
+    names = [owner.name for owner in federation.owners]
+    for name, member in federation.members.items():
+        if member.owner not in names:
+            raise where.wrong(
+                "owners", f"{member.owner!r}, whose node {name} is, is not among them: {', '.join(names)}"
+            )
+        if member.key in seen:
+            raise where.wrong("owners", f"{name} has the same key as {seen[member.key]}; a node has one of its own")
+
+
 def _anchor(where: Where, data: Mapping[str, Any], given: bytes | None) -> bytes:
     tls = where.take(data, TLS_KEYS)
     if tls["insecure"]:
+        for other in ("anchor", "pinned"):
+            if tls[other]:
+                raise where.wrong("insecure", f"found true beside {other}; keep one of the two")
+        return b""
+    if tls["pinned"]:
         if tls["anchor"] is not None:
-            raise where.wrong("insecure", "found true beside an anchor; keep one of the two")
+            raise where.wrong("pinned", "found true beside an anchor; keep one of the two")
         return b""
     if tls["anchor"] is None:
-        raise where.wrong("anchor", f'missing; give the CA\'s file, such as "{ANCHOR_FILE}", or say insecure = true')
+        raise where.wrong(
+            "anchor",
+            f'missing; give the CA\'s file, such as "{ANCHOR_FILE}", or say pinned = true, or insecure = true',
+        )
     file = where.file.parent / tls["anchor"]
     try:
         raw = read(file) if given is None else given
@@ -195,13 +251,38 @@ def load_node(path: Path) -> NodeConfig:
         if error.key:
             raise
         raise where.wrong("federation", str(error)) from None
+    if values["agreement"] is None:
+        file_or_home: Path = values["federation"]
+        found = file_or_home if file_or_home.is_dir() else file_or_home.parent
+        values["agreement"] = Path(os.path.normpath(found))  # for people: without "NODE/.." in it
     member = _own_entry(where, role, values["name"], federation)
     _check_pool(where, "required_hops", values["required_hops"], federation)
-    check_identity(where, values["identity"], member)
+    check_identity(where, values, member)
     check_tls(where, values, federation)
     if values["mqtt"] is not None:
         values["mqtt"] = _broker(where.under("mqtt"), values["mqtt"], values, federation)
     return NodeConfig(**{**values, "federation": federation, "listen": values["listen"] or member.address})
+
+
+def identity_of(config: NodeConfig) -> Identity:
+    """Return what signs for a node: its key, or the command that its owner has for that."""
+    if config.identity_command:
+        return Identity(config.name, CommandSigner(config.identity_command, config.federation.member(config.name).key))
+    return Identity(config.name, load_identity(config.identity))
+
+
+def require_agreement(config: NodeConfig) -> None:
+    """Refuse to run before every owner has accepted the federation file, and every member is known by a certificate."""
+    require_accepted(config.federation, config.agreement)
+    if config.federation.pinned:
+        pins = load_pins(config.federation, config.agreement, config.state.pins)
+        require_pins(pins, config.federation, config.agreement)
+
+
+def reload_tls(config: NodeConfig) -> None:
+    """Check a running node's certificate, key and pins again, as when it starts."""
+    fields = ("name", "insecure", "certificate", "key", "agreement", "directory")
+    check_tls(Where(config.directory), {name: getattr(config, name) for name in fields}, config.federation)
 
 
 def _own_entry(where: Where, role: Role, name: str, federation: Federation) -> Member:
@@ -232,7 +313,7 @@ def _broker(where: Where, data: Mapping[str, Any], node: Mapping[str, Any], fede
             if values[name] is not None:
                 raise where.wrong(name, "found a path beside tls = false; keep one of the two")
     elif values["anchor"] is None and not federation.anchor:
-        raise where.wrong("anchor", "missing, and the federation has none; give the broker's CA, or say tls = false")
+        raise where.wrong("anchor", "missing, and the federation has no CA; give the broker's CA, or say tls = false")
     if (values["certificate"] is None) != (values["key"] is None):
         raise where.wrong("key" if values["key"] is None else "certificate", "missing; give both of them, or neither")
     if values["tls"] and values["certificate"] is None:

@@ -7,7 +7,7 @@ loads numpy or a compiler; what follows from a policy in numbers stands with the
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
 
@@ -79,13 +79,19 @@ class PolicyKey:
     default: Any
     shapes: bool
     """Whether a silo's integers depend on it: all do that are not marked as `APART`."""
+    later: bool
+    """Whether it came after version 1.0 of the protocol: the digest has it only where it is not at its default."""
 
 
 APART = "apart"
 """Marks a key on which a silo's integers do not depend, but for the share of the noise that falls to it."""
+LATER = "later"
+"""Marks a key that earlier nodes do not know. At its default, which never changes, it says what they do anyway: it is
+not written to a file and not part of the digest, so that nodes of both versions run together."""
 
 _TASK = text('"package.module:factory"', r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _DIGEST = text("64 hex digits of 0-9 and a-f, or nothing", "(?:[0-9a-f]{64})?")
+_PACKAGE = text('"name==version", or nothing', r"(?:[A-Za-z0-9][\w.-]*==[\w.!+-]+)?")
 _SECONDS = whole(1, MAX_SECONDS)
 _GROUP = whole(LEAST_COHORT, MAX_SILOS, zero=True)
 
@@ -209,6 +215,21 @@ class Policy:
         "Values that the task's model has; 0 for any number. A manifest with another number is refused likewise.",
         APART,
     ] = 0
+    task_package: Annotated[
+        str,
+        _PACKAGE,
+        "Package and version that the task comes from; empty for a file of one's own, and for any. A silo refuses to "
+        "run another.",
+        APART,
+        LATER,
+    ] = ""
+    task_digest: Annotated[
+        str,
+        _DIGEST,
+        "Digest of the task's source, in hex; empty for any. A silo refuses to run another.",
+        APART,
+        LATER,
+    ] = ""
     task_options: Annotated[Mapping[str, Scalar], OPTIONS, "Arguments of the factory, the same at every silo."] = field(
         default_factory=dict
     )
@@ -277,8 +298,11 @@ class Policy:
         return None
 
     def canonical(self) -> bytes:
-        """Encode the policy for the digest: its fields by name, sorted, as JSON."""
-        return self._encoded(f.name for f in fields(self))
+        """Encode the policy for the digest: its fields by name, sorted, as JSON.
+
+        Without the later ones that are at their default.
+        """
+        return self._encoded(n for n, key in KEYS.items() if not key.later or getattr(self, n) != key.default)
 
     def shape(self) -> bytes:
         """Encode the keys on which a silo's integers depend, in the same way."""
@@ -295,7 +319,7 @@ def _keys() -> Iterator[tuple[str, PolicyKey]]:
     plain = Policy()
     for name, hint in get_type_hints(Policy, include_extras=True).items():
         kind, what, *marks = hint.__metadata__
-        yield name, PolicyKey(kind, what, getattr(plain, name), APART not in marks)
+        yield name, PolicyKey(kind, what, getattr(plain, name), APART not in marks, LATER in marks)
 
 
 KEYS: Mapping[str, PolicyKey] = dict(_keys())

@@ -14,8 +14,8 @@ from math import ceil, floor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from silomix.runtime.config.enrol import Value
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.texts import Value
 from silomix.runtime.core.errors import Reason, RunError
 from silomix.runtime.core.numbers.schema import Array, Schema
 from silomix.runtime.core.policy import Policy

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from google.protobuf.message import Message
 
+from silomix.runtime.config.owners.selfsigned import MAX_BYTES
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
@@ -17,7 +18,7 @@ from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
-from silomix.v1 import body_pb2, cohort_pb2, history_pb2, manifest_pb2, plan_pb2, services_pb2
+from silomix.v1 import body_pb2, cohort_pb2, history_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2
 
 NAME = "n" * 64
 """The longest name: docs/protocol.md allows 64 bytes."""
@@ -262,22 +263,29 @@ class Limits:
         rest = services_pb2.GetStatusResponse(federation=NAME, phase=NAME, present=[NAME] * self.silos)
         return _with(rest, (self.hops, hop), (HISTORY, row))
 
+    @cached_property
+    def greeting(self) -> int:
+        """A greeting with the pin of every member, each about to change its certificate."""
+        rest = member_pb2.Greeting(protocol=NAME, version=NAME, federation_digest=bytes(DIGEST_BYTES))
+        return _with(rest, (self.members, _PIN))
+
     # What a whole server, or a whole line, may get
 
     @cached_property
     def at_shuffler(self) -> int:
         """The longest message that a shuffler is ever sent: gRPC refuses a longer one when it is announced."""
-        return max(self.chunk, self.header, self.cohort, self.grouping, self.opening, self.prepare, self.records)
+        rare = max(self.records, self.greeting)
+        return max(self.chunk, self.header, self.cohort, self.grouping, self.opening, self.prepare, rare)
 
     @cached_property
     def at_aggregator(self) -> int:
         """The longest message that an aggregator is ever sent."""
-        return max(self.chunk, self.header, self.cohort, self.groups, self.trails + SMALL_BYTES)
+        return max(self.chunk, self.header, self.cohort, self.groups, self.trails + SMALL_BYTES, self.greeting)
 
     @cached_property
     def answered(self) -> int:
         """The longest message that anybody is ever answered with."""
-        history = max(self.records, self.sum_part)
+        history = max(self.records, self.sum_part, self.greeting)
         return max(self.keys, self.manifest, self.model_part, self.status, REFLECTION_BYTES, history)
 
     @cached_property
@@ -291,6 +299,13 @@ class Limits:
         return max(LEAST_IDLE_S, self.round_s)
 
 
+_PIN = member_pb2.Pin(
+    name=NAME,
+    counter=LARGE,
+    current=bytes(MAX_BYTES),
+    next=bytes(MAX_BYTES),
+    signature=bytes(SIGNATURE_BYTES),
+)
 _SEED = body_pb2.SealedSeed(recipient=NAME, sealed=bytes(SEALED_BYTES), commitment=bytes(DIGEST_BYTES))
 _SIGNATURE = history_pb2.Signature(name=NAME, signature=bytes(SIGNATURE_BYTES))
 _TRAIL = history_pb2.Trail(

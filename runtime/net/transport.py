@@ -7,16 +7,19 @@ connections there are and how many calls on each, how long a message or the head
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ssl import PEM_cert_to_DER_cert
 from typing import Any
 
 import grpc
 from cryptography import x509
 
 from silomix.runtime.config.certificates import peer_name_from_cert
-from silomix.runtime.core.errors import Passing
+from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.config.owners.pins import Pins, load_pins
+from silomix.runtime.core.errors import Passing, PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.net.calls import Call, Context, Host, Method, Pace
 from silomix.runtime.net.health import NAMES, Health, anybody, reflect
@@ -58,18 +61,61 @@ _CLIENT_OPTIONS: Options = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Tls:
-    """A node's certificate and key, and the anchor that its peers' certificates must lead to."""
+    """A node's certificate and key, and what its peers are known by: their pins, or CAs that vouch for them.
+
+    It changes while the node runs: servers and channels that are made of it ask again.
+    """
 
     anchor: bytes
+    """Certificates that a peer's must lead to, PEM. Where nodes are pinned, their own: each vouches for itself."""
     certificate: bytes
     key: bytes = field(repr=False)
+    pins: Pins | None = field(default=None, repr=False)
+    """The nodes' pins, or nothing where CAs vouch."""
+    version: int = 0
+    """How often it has changed."""
 
     @property
     def expires(self) -> float:
         """When the certificate runs out, in Unix time."""
         return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc.timestamp()
+
+    def roots(self, peer: str) -> bytes:
+        """What one peer's certificate must lead to: where nodes are pinned, its own and nobody else's."""
+        return self.anchor if self.pins is None else self.pins.roots([peer])
+
+    def renew(self, other: "Tls") -> bool:
+        """Take over what was read anew; return whether anything has changed."""
+        mine, theirs = (self.anchor, self.certificate, self.key), (other.anchor, other.certificate, other.key)
+        if mine == theirs:
+            return False
+        self.pins = other.pins
+        self.anchor, self.certificate, self.key = theirs
+        self.version += 1
+        return True
+
+    def check(self, name: str, auth_context: Mapping[str, Iterable[bytes]]) -> None:
+        """Refuse a caller whose certificate is not the one that it is known by now, whatever the handshake said."""
+        if self.pins is None:
+            return
+        shown = list(auth_context.get("x509_pem_cert", ()))
+        if len(shown) != 1 or not self.pins.known_by(name, PEM_cert_to_DER_cert(shown[0].decode("ascii"))):
+            raise PeerFault(
+                Reason.UNKNOWN_PEER, f"the certificate of {name} is not the one that {name} is known by now", peer=name
+            )
+
+
+def tls_of(config: NodeConfig) -> Tls | None:
+    """Read a node's TLS material, if its federation has TLS."""
+    if config.insecure or config.certificate is None or config.key is None:
+        return None
+    certificate, key = config.certificate.read_bytes(), config.key.read_bytes()
+    if not config.federation.pinned:
+        return Tls(config.federation.anchor, certificate, key)
+    pins = load_pins(config.federation, config.agreement, config.state.pins)
+    return Tls(pins.roots(), certificate, key, pins)
 
 
 def channel(address: str, peer: str, tls: Tls | None, receive_bytes: int = RECEIVE_BYTES) -> grpc.aio.Channel:
@@ -77,7 +123,7 @@ def channel(address: str, peer: str, tls: Tls | None, receive_bytes: int = RECEI
     options = (*_CLIENT_OPTIONS, ("grpc.max_receive_message_length", receive_bytes))
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
-    credentials = grpc.ssl_channel_credentials(tls.anchor, tls.key, tls.certificate)
+    credentials = grpc.ssl_channel_credentials(tls.roots(peer), tls.key, tls.certificate)
     return grpc.aio.secure_channel(address, credentials, options=(*options, ("grpc.ssl_target_name_override", peer)))
 
 
@@ -92,7 +138,9 @@ def caller(context: Context, federation: Federation, tls: Tls | None) -> str:
         given = dict(context.invocation_metadata() or ())
         name = str(given.get(INSECURE_NAME, ""))
     else:
-        name = peer_name_from_cert(context.auth_context())
+        shown = context.auth_context()
+        name = federation.member(peer_name_from_cert(shown)).name
+        tls.check(name, shown)
     return federation.member(name).name
 
 
@@ -132,20 +180,24 @@ class Server:
             if tls is None:
                 self.port = self._server.add_insecure_port(listen)
             else:
-                credentials = grpc.ssl_server_credentials(
-                    [(tls.key, tls.certificate)], tls.anchor, require_client_auth=True
-                )
-                self.port = self._server.add_secure_port(listen, credentials)
+                self.port = self._server.add_secure_port(listen, _live(tls))
         except RuntimeError:
             raise Passing(
                 f"cannot listen on {listen}: another process has the port, or the address is not this host's"
             ) from None
 
-    def serve(self, host: Host, service: str, methods: Mapping[str, Method]) -> None:
+    def serve(
+        self,
+        host: Host,
+        service: str,
+        methods: Mapping[str, Method],
+        others: Mapping[str, Mapping[str, Method]] | None = None,
+    ) -> None:
         """Let a node answer the calls of a service, and be asked for its health and for what else there is to ask."""
-        self._names = [*NAMES, service]
+        self._names = [*NAMES, service, *(others or {})]
         pace = Pace(time.monotonic)
-        for name, answers in zip(self._names, (self._health.methods, reflect(self._names), methods), strict=True):
+        answering = (self._health.methods, reflect(self._names), methods, *(others or {}).values())
+        for name, answers in zip(self._names, answering, strict=True):
             handlers = {method: answer.handler(host, method, pace) for method, answer in answers.items()}
             self.add_generic(grpc.method_handlers_generic_handler(name, handlers))
         self._rest = _Rest(Method(anybody, _no_such_method, seen=False).handler(host, "an unknown method", pace))
@@ -169,6 +221,23 @@ class Server:
         """Say that this node is leaving, let calls end, and stop."""
         await self._health.set(("", *self._names), serving=False)
         await self._server.stop(grace_s)
+
+
+def _live(tls: Tls) -> grpc.ServerCredentials:
+    """Make credentials that follow a node's TLS material: each handshake has what is there by then."""
+    shown = tls.version
+
+    def configuration() -> Any:
+        return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.anchor)
+
+    def fetch() -> Any:
+        nonlocal shown
+        if tls.version == shown:
+            return None
+        shown = tls.version
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), fetch, True)
 
 
 async def backoff(first_s: float = 0.2, most_s: float = 5.0, wake: asyncio.Event | None = None) -> AsyncIterator[int]:

@@ -148,7 +148,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def main(self) -> None:
         """Serve, and run round after round until all are done."""
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
-        server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods)
+        server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods, self.renewal.services)
         await server.start()
         self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
@@ -797,8 +797,7 @@ class _Service:
 
     async def _watch(self, call: Call) -> None:
         request = await call.request(services_pb2.WatchRequest, SMALL_BYTES)
-        if request.federation_digest != self.node.federation.digest:
-            raise PeerFault(Reason.WRONG_FEDERATION, f"{call.peer} has another federation file than the aggregator")
+        self.node.federation.check_same(request.federation_digest, call.peer)
         async with aclosing(self.node.news(call.peer, request.records)) as news:
             async for raw in news:
                 await call.send(services_pb2.Announcement.DESCRIPTOR.full_name, raw)

@@ -15,17 +15,16 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 
 from silomix.runtime.capture.writer import Capture
-from silomix.runtime.config.certificates import load_identity
-from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.config.load import NodeConfig, identity_of, require_agreement
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.numbers.plan import Granularity
-from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.net.calls import Context
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line
-from silomix.runtime.net.transport import Tls, caller, channel, metadata
+from silomix.runtime.net.transport import caller, channel, metadata, tls_of
+from silomix.runtime.nodes.renewal import Renewal
 from silomix.runtime.observe.events import Events
 from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
@@ -58,7 +57,8 @@ class Node:
         self.config = config
         self.federation = config.federation
         self.limits = Limits.of(self.federation)
-        self.identity = Identity(config.name, load_identity(config.identity))
+        self.identity = identity_of(config)
+        require_agreement(config)
         self.tls = tls_of(config)
         setup(str(config.log), config.name)
         self.log = Log(config.name)
@@ -92,7 +92,9 @@ class Node:
         self.stopping = asyncio.Event()
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._dialled_with = 0
         self._refusals = Sparing(LOG_EVERY_S)
+        self.renewal = Renewal(self)
         self._stream = 0
 
     async def main(self) -> None:
@@ -112,6 +114,7 @@ class Node:
             async with self.tasks:
                 self.tasks.create_task(self.pulse.run())
                 self.tasks.create_task(self.events.run())
+                self.tasks.create_task(self.renewal.run())
                 self.tasks.create_task(self._work_to_the_end())
                 self.tasks.create_task(self._end())
         except* _Stop:
@@ -194,10 +197,19 @@ class Node:
 
     def channel_to(self, name: str) -> grpc.aio.Channel:
         """Return the channel to a member, opened once."""
+        if self.tls is not None and self._dialled_with != self.tls.version:
+            self._dialled_with = self.tls.version
+            self._hang_up()
         if name not in self._channels:
             member = self.federation.member(name)
             self._channels[name] = channel(member.address, name, self.tls, self.limits.answered)
         return self._channels[name]
+
+    def _hang_up(self) -> None:
+        """Let go of every line that was dialled with another certificate, or to one; calls on it end in their time."""
+        for old in self._channels.values():
+            self.spawn(old.close(self.limits.round_s))
+        self._channels.clear()
 
     def line(self, name: str) -> Line:
         """Return what calls a member."""
@@ -401,10 +413,3 @@ async def whole(future: asyncio.Future[T]) -> T:
             future.exception()  # nobody else asks
         raise cancelled
     return future.result()
-
-
-def tls_of(config: NodeConfig) -> Tls | None:
-    """Read a node's TLS material, if its federation has TLS."""
-    if config.insecure or config.certificate is None or config.key is None:
-        return None
-    return Tls(config.federation.anchor, config.certificate.read_bytes(), config.key.read_bytes())

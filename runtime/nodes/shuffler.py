@@ -182,7 +182,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Serve until told to stop; close the cohort when its time is up."""
         limits = self.limits
         server = Server(self.config.listen, self.tls, limits, limits.at_shuffler, limits.silos)
-        server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods)
+        server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods, self.renewal.services)
         server.answer_for_attempt(self._open_attempt)
         await server.start()
         self.pulse.serving = True

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 
 from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.consent import check_task
 from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
 from silomix.runtime.core.learning.clipping import beyond
 from silomix.runtime.core.learning.noise import clip
@@ -34,6 +35,7 @@ from silomix.runtime.net.lines import method
 from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
 from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
+from silomix.runtime.nodes.before_round import ask
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.follow import Follower
 from silomix.runtime.nodes.node import RETRY_S, Driver
@@ -57,6 +59,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
     def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
         """Load the task, and recall what the journal has."""
         super().__init__(config)
+        if task is None:
+            check_task(self.federation.policy)
         self.task = load_task(self.federation.policy.task, config.options) if task is None else task
         self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
         for fact in read_silo(self.journal):
@@ -65,6 +69,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self._busy: asyncio.Task[None] | None = None
         self._body: tuple[str, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
+        self._agreed = 0
+        """The round that the owner's command has last said yes to."""
         self.follower = Follower(self, self.core.log, self.task.schema())
         self._clipped: dict[str, float] = {}
         """The share of each tensor that was last said to be clipped."""
@@ -174,6 +180,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
             await asyncio.wait([before])
         self.metrics.attempt(manifest.round, manifest.attempt)
         try:
+            if self.config.before_round and self._agreed != manifest.round:
+                await ask(self.config.before_round, manifest, self.federation)
+                self._agreed = manifest.round
             await self._freeze(manifest)
             await self._submit(manifest)
         except (Fault, UserError, OSError) as error:

@@ -90,12 +90,16 @@ def peers_health(path: Path, timeout_s: float) -> list[Answer]:
     """Ask everybody whom this node dials: what a firewall or a network policy between them stops shows here."""
     from silomix.runtime.config.load import load_node
     from silomix.runtime.net.edges import dialled_by
+    from silomix.runtime.net.transport import tls_of
 
     config = load_node(path)  # a person waits for this one, so everything is checked
-    file, node = _node(path)
-    asker = _asker(file, node)
-    members = [config.federation.member(name) for name in dialled_by(config.name, config.federation)]
-    return [asker.ask(member.name, member.address, timeout_s, own=False) for member in members]
+    tls = tls_of(config)
+    answers = []
+    for name in dialled_by(config.name, config.federation):
+        material = None if tls is None else (tls.roots(name), tls.key, tls.certificate)
+        address = config.federation.member(name).address
+        answers.append(_Asker(config.name, material).ask(name, address, timeout_s, own=False))
+    return answers
 
 
 def show(path: Path, *, peers: bool, as_json: bool, timeout_s: float) -> int:
@@ -146,7 +150,10 @@ def _asker(file: Path, node: Mapping[str, Any]) -> _Asker:
         return _Asker(node["name"], None)
     federation = file.parent / node["federation"]
     try:
-        anchor = federation.parent / _toml(federation)["tls"]["anchor"]
+        tls = _toml(federation)["tls"]
+        anchor = file.parent / node["certificate"]  # a node that is pinned vouches for itself
+        if not tls.get("pinned"):
+            anchor = federation.parent / tls["anchor"]
         paths = (anchor, file.parent / node["key"], file.parent / node["certificate"])
     except KeyError as missing:
         raise HealthError(f"{file}: {missing.args[0]}: missing; TLS needs it") from None

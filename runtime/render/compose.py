@@ -47,10 +47,9 @@ NODE = """\
     command: [{role}, --config, /fed/{name}]
     healthcheck: {{test: [CMD, silomix, health, --config, /fed/{name}], interval: 30s, timeout: 10s, start_period: 2m}}
     volumes:
-      - ${{SILOMIX_FEDERATION:-./fed}}/federation.toml:/fed/federation.toml:ro
-      - ${{SILOMIX_FEDERATION:-./fed}}/ca.pem:/fed/ca.pem:ro
-      - ${{SILOMIX_FEDERATION:-./fed}}/{name}:/fed/{name}
+{public}      - ${{SILOMIX_FEDERATION:-./fed}}/{name}:/fed/{name}
 """
+PUBLIC = "      - ${{SILOMIX_FEDERATION:-./fed}}/{file}:/fed/{file}:ro\n"
 TAIL = """\
 
   prometheus:
@@ -111,10 +110,11 @@ def compose(source: Source, image: str = "", train_image: str = "") -> str:
     broker = (
         BROKER.format(user=USER, **IMAGES) if any(source.settings(name).get("mqtt") for name in source.nodes) else ""
     )
+    ca = " --ca" if federation.anchor and not broker else ""
     init = (
         f"--silos {len(federation.silos)} --shufflers {len(federation.shufflers)} --name {federation.name} "
         f"--host '{{name}}' \\\n#     --listen-host 0.0.0.0 --base-port {first} --metrics-port {METRICS_PORT} "
-        f"--metrics-host 0.0.0.0{' --mqtt broker' if broker else ''}"
+        f"--metrics-host 0.0.0.0{' --mqtt broker' if broker else ''}{ca}"
     )
     version = installed_version()
     text = HEAD.format(
@@ -124,10 +124,11 @@ def compose(source: Source, image: str = "", train_image: str = "") -> str:
         user=USER,
         name=federation.name,
     )
+    public = "".join(PUBLIC.format(file=file) for file in source.public_files())
     nodes = []
     for name, role in source.nodes.items():
         trains = role is Role.SILO or source.settings(name).get("evaluate")
-        nodes.append(NODE.format(name=name, role=role, kind="train" if trains else "slim"))
+        nodes.append(NODE.format(name=name, role=role, kind="train" if trains else "slim", public=public))
     return text + "\n".join(nodes) + TAIL.format(**IMAGES) + broker + VOLUMES
 
 

@@ -22,12 +22,14 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.render.capacity import MEASURED_PARAMETERS, Load, load_of
 from silomix.runtime.store.files import PUBLIC, write_atomically
 from silomix.runtime.store.home import (
+    ACCEPTED,
     ANCHOR_FILE,
     CERTIFICATE_FILE,
     CERTIFICATE_KEY_FILE,
     FEDERATION_FILE,
     IDENTITY_FILE,
     NODE_FILE,
+    PIN,
     Home,
 )
 from silomix.runtime.store.modelfile import read_model
@@ -104,13 +106,22 @@ class Source:
         return self.federation.member(name).address.rpartition(":")[0].strip("[]")
 
     def public_files(self) -> Files:
-        """The federation file and its anchor, as they are: their bytes are what nodes pin."""
-        anchor = Path(ANCHOR_FILE)
-        return {Path(FEDERATION_FILE): self._federation_text(), anchor: self.federation.anchor}
+        """What every node gets, as it is: the federation file with its anchor, the owners' signatures, nodes' pins."""
+        files: Files = {Path(FEDERATION_FILE): self._federation_text()}
+        if self.federation.anchor:
+            files[Path(ANCHOR_FILE)] = self.federation.anchor
+        names = [f"{owner.name}{ACCEPTED}" for owner in self.federation.owners]
+        if self.federation.pinned:
+            names += [f"{name}{PIN}" for name in self.federation.members]
+        for name in names:
+            if not (self.home / name).is_file():
+                raise RenderError(f"{self.home / name}: is missing; no node serves without it")
+            files[Path(name)] = (self.home / name).read_bytes()
+        return files
 
     def _federation_text(self) -> bytes:
         text = self.file.read_bytes()
-        found = tomllib.loads(text.decode())["tls"]["anchor"]
+        found = tomllib.loads(text.decode())["tls"].get("anchor", ANCHOR_FILE)
         if found != ANCHOR_FILE:
             raise RenderError(f'{self.file}: tls.anchor: found "{found}"; call it "{ANCHOR_FILE}", beside this file')
         return text
@@ -120,7 +131,7 @@ def load_source(path: Path, parameters: int | None = None) -> Source:
     """Read a federation, and count its model's parameters if the initial model is here."""
     file = path / FEDERATION_FILE if path.is_dir() else path
     federation = load_federation(file)
-    if not federation.anchor:
+    if not federation.secure:
         raise RenderError(f"{file}: tls.insecure: a federation without TLS is for one machine; make one with TLS")
     if parameters is None:
         model = Home(file.parent / federation.aggregator.name).initial_model

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from silomix.runtime.config.enrol import node_text
 from silomix.runtime.config.keys import NODE_KEYS
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.texts import node_text
 from silomix.runtime.render.network import FEDERATION_LABEL, ROLE_LABEL, node_labels
 from silomix.runtime.render.pod import (
     FEDERATION_PATH,

@@ -1,8 +1,13 @@
 """Every path of a federation on a disk, once: the directory that `init` writes, a node's own in it, and its state.
 
-    federation.toml  ca.pem  ca.key       the file that all pin, what certificates are checked by, what signs them
+    federation.toml                       the file that all pin
+    OWNER.accepted  NODE.pin              the owners' signatures on it, and by which certificate each node is known
+    ca.pem  ca.key                        in a federation with a CA: what certificates are checked by, what signs them
+    owner.key                             this owner's own, to sign with
     NODE/                                 `Home`: one for each node
         node.toml  identity.key  tls.pem  tls.key
+        NODE.enrol                        what others are told of the node
+        next.pem  next.key                the certificate that it is about to change to
         initial.safetensors               the aggregator's: the model before round 1
         capture/  log.txt                 where the launcher puts what a node saw and said
         state/                            `State`: made by the node itself; its configuration may put it elsewhere
@@ -20,6 +25,15 @@ NODE_FILE = "node.toml"
 IDENTITY_FILE = "identity.key"
 CERTIFICATE_FILE = "tls.pem"
 CERTIFICATE_KEY_FILE = "tls.key"
+OWNER_KEY_FILE = "owner.key"
+NEXT_CERTIFICATE_FILE = "next.pem"
+NEXT_KEY_FILE = "next.key"
+ENROLMENT = ".enrol"
+"""How the name of a node's enrolment file ends."""
+PIN = ".pin"
+"""How the name of a file ends that says by which certificate a node is known."""
+ACCEPTED = ".accepted"
+"""How the name of a file ends by which an owner agrees to a federation file."""
 INITIAL_MODEL = "initial.safetensors"
 STATE_DIRECTORY = "state"
 SECRETS_DIRECTORY = "secrets"
@@ -61,6 +75,11 @@ class State:
     def moments(self, digest: bytes, round_: int) -> Path:
         """The optimiser's state after the round that made a model."""
         return self.models / f"{digest.hex()[:_MODEL_NAME]}-{round_}.moments"
+
+    @property
+    def pins(self) -> Path:
+        """The newest pins that the node was shown: older ones are never taken again."""
+        return self.directory / "pins"
 
     @property
     def sums(self) -> Path:

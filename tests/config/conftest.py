@@ -6,14 +6,22 @@ from shutil import copytree
 import pytest
 from tests.config.written import POLICY, SHUFFLERS, SILOS
 
-from silomix.runtime.config.enrol import init
+from silomix.runtime.config.owners.trial import init
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A federation that no test writes to."""
+    """A federation with a CA that no test writes to."""
     directory = tmp_path_factory.mktemp("made") / "federation"
-    init(directory, SILOS, SHUFFLERS, name="demo", policy=POLICY, silo_options=lambda index: {"partition": index})
+    init(
+        directory,
+        SILOS,
+        SHUFFLERS,
+        name="demo",
+        policy=POLICY,
+        ca=True,
+        silo_options=lambda index: {"partition": index},
+    )
     return directory
 
 

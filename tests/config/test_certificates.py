@@ -18,8 +18,8 @@ from tests.config.written import NODES, error_of
 
 from silomix.runtime.config.authority import CertificateAuthority
 from silomix.runtime.config.certificates import load_identity, peer_name_from_cert
-from silomix.runtime.config.enrol import init
 from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.identity import Identity, verify
@@ -32,7 +32,7 @@ def test_modes_are_right_from_the_start(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     private = set(tmp_path.rglob("*.key"))
-    assert len(private) == 1 + 2 * 5
+    assert len(private) == 1 + 2 * 5  # the owner's, and two of each node
     for path in tmp_path.rglob("*"):
         expected = 0o700 if path.is_dir() else 0o600 if path in private else 0o644
         assert stat.S_IMODE(path.stat().st_mode) == expected, path

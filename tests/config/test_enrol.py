@@ -7,9 +7,9 @@ import pytest
 from tests.config.written import NODES, POLICY, SHUFFLERS
 
 from silomix.runtime.config.certificates import load_identity
-from silomix.runtime.config.enrol import init
 from silomix.runtime.config.keys import LogFormat
 from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.policy import MAX_SILOS, Policy
 from silomix.runtime.core.protocol.identity import Identity
@@ -62,7 +62,7 @@ def test_consecutive_ports_names_as_hosts_and_metrics(tmp_path: Path) -> None:
 def test_insecure_federation_has_no_tls(tmp_path: Path) -> None:
     federation = init(tmp_path, 3, 1, name="demo", policy=Policy(), insecure=True)
     assert federation.anchor == b""
-    assert sorted(p.name for p in (tmp_path / "silo-01").iterdir()) == ["identity.key", "node.toml"]
+    assert sorted(p.name for p in (tmp_path / "silo-01").iterdir()) == ["identity.key", "node.toml", "silo-01.enrol"]
     config = load_node(tmp_path / "silo-01")
     assert config.insecure
     assert (config.certificate, config.key) == (None, None)

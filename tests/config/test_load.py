@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from tests.config.written import edit, error_of, public
 
-from silomix.runtime.config.enrol import dump_federation, init
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.owners.assemble import dump_federation
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.policy import MAX_SILOS, Policy
 
@@ -46,7 +47,7 @@ def test_unknown_keys_of_the_federation_file(home: Path, old: str, new: str, key
         ("seed = 7", "seed = 1979-05-27", "policy.task_options", "strings, booleans or numbers"),
         ("seed = 7", "seed = 0xffffffffffffffff", "policy.task_options", "below 2^63"),
         ("seed = 7", '"not a name" = 7', "policy.task_options", "names"),
-        ('anchor = "ca.pem"', "", "tls.anchor", "insecure = true"),
+        ('anchor = "ca.pem"', "", "tls.anchor", "pinned = true, or insecure = true"),
         ('anchor = "ca.pem"', 'anchor = "ca.pem"\ninsecure = true', "tls.insecure", "one of the two"),
         ('anchor = "ca.pem"', 'anchor = "gone.pem"', "tls.anchor", "gone.pem"),
         ('anchor = "ca.pem"', 'anchor = "federation.toml"', "tls.anchor", "no certificates"),
@@ -154,7 +155,7 @@ def test_the_roster_has_bounds(made: Path, tmp_path: Path) -> None:
         ("aggregator", "# metrics_port = 0", "metrics_training = true", "metrics_training", "silo"),
         ("shuffler-1", "# metrics_port = 0", "task_options = {}", "task_options", "silo"),
         ("shuffler-1", "# metrics_port = 0", 'listen = "0.0.0.0"', "listen", "host:port"),
-        ("shuffler-1", "# insecure = false", "insecure = true", "insecure", "has a TLS anchor"),
+        ("shuffler-1", "# insecure = false", "insecure = true", "insecure", "has TLS"),
         ("shuffler-1", 'certificate = "tls.pem"', "", "certificate", "missing"),
         ("shuffler-1", '"tls.pem"', '"../ca.pem"', "key", "does not belong"),
         ("shuffler-1", '"tls.pem"', '"identity.key"', "certificate", "no certificates"),

@@ -1,5 +1,6 @@
 """The policy in the federation file: every key survives it, counts in the digest, and is checked."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import pytest
 from tests.config.written import CHANGES, NEEDS, edit, error_of, line_of, public
 
-from silomix.runtime.config.enrol import dump_federation, init
 from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS
 from silomix.runtime.config.load import NodeConfig, load_federation, load_node
+from silomix.runtime.config.owners.assemble import dump_federation
+from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.policy import KEYS as POLICY
 from silomix.runtime.core.policy import Policy, Server
 from silomix.runtime.core.protocol.federation import Federation
 
@@ -49,6 +52,8 @@ def test_comments_do_not_change_the_digest_and_keys_anchor_and_order_do(home: Pa
         replace(before, shufflers=before.shufflers[::-1]),
         replace(before, shufflers=before.shufflers[:1]),
         replace(before, silos=before.silos[::-1]),
+        replace(before, anchor=b"", pinned=True),
+        replace(before, owners=(replace(before.owners[0], key=public(2)),)),
         replace(before, aggregator=replace(before.aggregator, key=public(1))),
         replace(before, aggregator=replace(before.aggregator, address="[::1]:7000")),
     ]
@@ -59,6 +64,19 @@ def test_comments_do_not_change_the_digest_and_keys_anchor_and_order_do(home: Pa
         dump_federation(variant, copy / "federation.toml")
         digests.add(load_federation(copy).digest)
     assert len(digests) == len(variants) + 1
+
+
+def test_a_later_key_at_its_default_is_neither_in_the_file_nor_in_the_digest(made: Path) -> None:
+    """A node of an earlier version, which does not know the key, reads the file and computes the same digest."""
+    later = [name for name, key in POLICY.items() if key.later]
+    assert later
+    text = (made / "federation.toml").read_text(encoding="utf-8")
+    known = set(json.loads(Policy().canonical()))
+    assert known == {name for name, key in POLICY.items() if not key.later}
+    for name in later:
+        assert f"\n# {name} = " in text
+        assert f"\n{name} = " not in text
+        assert set(json.loads(Policy(**{name: CHANGES[name]}).canonical())) == {*known, name}
 
 
 def test_the_written_file_explains_every_policy_key(made: Path) -> None:
@@ -125,6 +143,8 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("schema", '"ab"', "64 hex digits"),
     ("schema", f'"{"AB" * 32}"', "64 hex digits of 0-9 and a-f"),
     ("parameters", "-1", "from 0"),
+    ("task_package", '"silomix"', "name==version"),
+    ("task_digest", '"ab"', "64 hex digits"),
     ("parameters", str((1 << 33) + 1), "from 0 to 8589934592"),
 ]
 
@@ -132,7 +152,8 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("name", "value", "says"), WRONG_POLICY)
 def test_wrong_policy_values_name_file_key_and_what_is_allowed(home: Path, name: str, value: str, says: str) -> None:
     file = home / "federation.toml"
-    edit(file, line_of(file, f"{name} = "), f"{name} = {value}")
+    start = f"# {name} = " if POLICY[name].later else f"{name} = "
+    edit(file, line_of(file, start), f"{name} = {value}")
     for load, path in ((load_federation, file), (load_node, home / "silo-01")):
         error = error_of(load, path)
         assert error.key == f"policy.{name}"

@@ -48,6 +48,8 @@ CHANGES: Mapping[str, Any] = {
     "noise_multiplier": 0.5,
     "schema": "0123456789abcdef" * 4,
     "parameters": 1001,
+    "task_package": "somebodys-task==1.2.3",
+    "task_digest": "fedcba9876543210" * 4,
 }
 NEEDS: Mapping[str, Any] = {"noise_multiplier": {"clip_norm": 1.0}, "granularity": {"level": Level.TRUSTED}}
 """What a changed field takes beside it to be accepted."""

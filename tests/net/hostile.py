@@ -15,6 +15,7 @@ from types import TracebackType
 
 from silomix.runtime.config.load import load_node
 from silomix.runtime.net.names import INSECURE_NAME
+from silomix.runtime.net.transport import tls_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -100,7 +101,10 @@ class Wire:
         if not config.insecure:
             assert config.certificate is not None
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.load_verify_locations(cadata=config.federation.anchor.decode())
+            tls = tls_of(config)
+            assert tls is not None
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            context.load_verify_locations(cadata=tls.roots(target).decode())
             context.load_cert_chain(config.certificate, config.key)
             context.set_alpn_protocols(["h2"])
         reader, writer = await asyncio.open_connection(

@@ -13,9 +13,9 @@ import numpy as np
 from tests.nodes.toy import Toy
 
 from silomix.runtime.config.certificates import load_identity
-from silomix.runtime.config.enrol import Value
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_node
+from silomix.runtime.config.texts import Value
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import mask_stream
@@ -27,9 +27,9 @@ from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.local import InProcess, create
-from silomix.runtime.net.transport import channel, metadata
+from silomix.runtime.net.transport import channel, metadata, tls_of
 from silomix.runtime.net.wire import write_header
-from silomix.runtime.nodes.node import Node, tls_of
+from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import body_pb2, services_pb2_grpc
@@ -63,6 +63,7 @@ def make(
     shufflers: int = 2,
     *,
     insecure: bool = False,
+    ca: bool = False,
     settings: Mapping[Role, Mapping[str, Value]] | None = None,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
     **changes: Any,
@@ -74,6 +75,7 @@ def make(
         shufflers,
         policy=policy(**changes),
         insecure=insecure,
+        ca=ca,
         settings=settings,
         silo_options=silo_options,
     )

@@ -449,7 +449,7 @@ def _authority_of(directory: Path) -> CertificateAuthority:
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
     """A certificate of another CA gets no connection; one of ours that the roster lacks, no hearing."""
-    federation = make(tmp_path / "f", 4, 1)
+    federation = make(tmp_path / "f", 4, 1, ca=True)
 
     async def go() -> None:
         async with InProcess(tmp_path / "f", without=("silo-04",)) as running, peer(tmp_path / "f", "silo-04") as us:

@@ -25,7 +25,7 @@ BROKER: dict[str, Any] = {"host": "broker.example.org"}
 
 def made(directory: Path, broker: dict[str, Any] | None = None, *, insecure: bool = False) -> Path:
     settings = {role: {} if broker is None else {"mqtt": broker} for role in Role}
-    make(directory, 3, 1, settings=settings, insecure=insecure)
+    make(directory, 3, 1, settings=settings, insecure=insecure, ca=not insecure)
     return directory
 
 

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.nodes.federations import make, run
 
-from silomix.runtime.config.enrol import Value
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_node
+from silomix.runtime.config.texts import Value
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.local import InProcess
 from silomix.runtime.observe import traces

@@ -29,7 +29,7 @@ def _made(silos: int, shufflers: int, host: str) -> Path:
     place = Path(tempfile.mkdtemp(prefix="silomix-test-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     home = place / "fed"
-    create(home, silos, shufflers, policy=TASK, name="hospitals", host=host, base_port=7000)
+    create(home, silos, shufflers, policy=TASK, name="hospitals", host=host, base_port=7000, ca=True)
     return home
 
 

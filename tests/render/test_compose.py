@@ -34,6 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         listen_host="0.0.0.0",
         base_port=7000,
         settings=dict.fromkeys(Role, SETTINGS),
+        ca=True,
     )
     write_broker(directory, found, "broker", 8883)
     return directory
@@ -95,6 +96,7 @@ def test_a_node_sees_its_own_directory_and_the_public_files(compose: Document) -
         assert mounts == [
             ["federation.toml", "/fed/federation.toml", "ro"],
             ["ca.pem", "/fed/ca.pem", "ro"],
+            ["operator.accepted", "/fed/operator.accepted", "ro"],
             [name, f"/fed/{name}"],
         ]
 
@@ -166,6 +168,7 @@ def test_settings_that_cannot_work_in_containers_are_refused(
     for path in (
         "federation.toml",
         "ca.pem",
+        "operator.accepted",
         *(f"{n.name}/node.toml" for n in home.iterdir() if (n / "node.toml").exists()),
     ):
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -188,7 +188,7 @@ def test_an_address_on_the_roster_is_the_only_one_that_may_be_dialled() -> None:
 )
 def test_a_broker_may_be_told(host: str, reached: Peer, refused: Peer, tmp_path: Path) -> None:
     home = federation()
-    for file in ("federation.toml", "ca.pem"):
+    for file in ("federation.toml", "ca.pem", "operator.accepted"):
         (tmp_path / file).write_bytes((home / file).read_bytes())
     (tmp_path / "silo-01").mkdir()
     text = (home / "silo-01" / "node.toml").read_text()

@@ -318,7 +318,7 @@ def test_a_pods_settings_make_a_node(node: str, tmp_path: Path) -> None:
     for directory in ("etc/node", "etc/federation", "run/keys"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "etc/node/node.toml").write_text(text)
-    for file in ("federation.toml", "ca.pem"):
+    for file in ("federation.toml", "ca.pem", "operator.accepted"):
         (tmp_path / "etc/federation" / file).write_bytes(files[Path("base") / file])
     ((_, pod),) = ((name, pod) for name, pod in pods(files) if name == node)
     (container,) = pod["containers"]
@@ -420,7 +420,13 @@ def test_a_hospital_renders_what_it_has(tmp_path: Path, capsys: pytest.CaptureFi
     """A host has the public files and its own node's directory: the node need not be named, and no key is missing."""
     whole, own = federation(host=ELSEWHERE), tmp_path / "own"
     (own / "silo-03").mkdir(parents=True)
-    for file in ("federation.toml", "ca.pem", "silo-03/node.toml", *(f"silo-03/{key}" for key in KEY_FILES)):
+    for file in (
+        "federation.toml",
+        "ca.pem",
+        "operator.accepted",
+        "silo-03/node.toml",
+        *(f"silo-03/{key}" for key in KEY_FILES),
+    ):
         (own / file).write_bytes((whole / file).read_bytes())
     assert run("--federation", own, "--out", tmp_path / "out", "--overlay", "silo", "--json") == 0
     said = json.loads(capsys.readouterr().out)
@@ -488,7 +494,8 @@ def test_a_peer_that_is_no_network_is_refused(peer: str, tmp_path: Path, capsys:
 
 def test_names_that_kubernetes_refuses_are_refused_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (federation(host=ELSEWHERE) / "federation.toml").read_text()
-    (tmp_path / "ca.pem").write_bytes((federation(host=ELSEWHERE) / "ca.pem").read_bytes())
+    for file in ("ca.pem", "operator.accepted"):
+        (tmp_path / file).write_bytes((federation(host=ELSEWHERE) / file).read_bytes())
     for name in ("1st-silo", "s" + 60 * "x"):
         (tmp_path / "federation.toml").write_text(text.replace('"silo-01"', f'"{name}"'))
         out = tmp_path / "out"
@@ -505,7 +512,7 @@ def test_a_federation_without_tls_is_for_one_machine(tmp_path: Path, capsys: pyt
 
 def test_a_nodes_broker_goes_into_its_pod(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = federation()
-    for file in ("federation.toml", "ca.pem", "silo-01/node.toml"):
+    for file in ("federation.toml", "ca.pem", "operator.accepted", "silo-01/node.toml"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes((home / file).read_bytes())
     text = (tmp_path / "silo-01/node.toml").read_text()

@@ -16,7 +16,16 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [p for room in ("runtime", "models", "attacks") for p in sorted((ROOT / room).rglob("*.py"))]
 NAMES = {
     *(home.FEDERATION_FILE, home.ANCHOR_FILE, home.ANCHOR_KEY_FILE, home.NODE_FILE, home.IDENTITY_FILE),
-    *(home.CERTIFICATE_FILE, home.INITIAL_MODEL, "journal.sqlite", "last-body.json", "log.txt", "frozen", "spool"),
+    *(
+        home.CERTIFICATE_FILE,
+        home.INITIAL_MODEL,
+        home.OWNER_KEY_FILE,
+        "journal.sqlite",
+        "last-body.json",
+        "log.txt",
+        "frozen",
+        "spool",
+    ),
 }
 
 
@@ -41,11 +50,13 @@ async def test_a_federation_is_arranged_as_home_says(tmp_path: Path) -> None:
     async with InProcess(tmp_path) as federation:
         await federation.finished()
     assert (tmp_path / home.FEDERATION_FILE).is_file()
-    assert (tmp_path / home.ANCHOR_FILE).is_file()
-    assert (tmp_path / home.ANCHOR_KEY_FILE).is_file()
+    assert (tmp_path / home.OWNER_KEY_FILE).is_file()
+    assert (tmp_path / f"operator{home.ACCEPTED}").is_file()
     for name in made.members:
         node = Home(tmp_path / name)
         assert node.file.is_file()
+        assert (tmp_path / f"{name}{home.PIN}").is_file()
+        assert (node.directory / f"{name}{home.ENROLMENT}").is_file()
         assert node.state == load_node(node.directory).state
         assert node.state.journal.is_file()
         assert node.capture.is_dir()

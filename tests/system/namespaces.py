@@ -21,6 +21,10 @@ from types import TracebackType
 from tests.dashboard.monitored import ENV
 from tests.tools import missing, program, root
 
+from silomix.runtime.config.load import load_federation
+from silomix.runtime.config.owners.accept import accept
+from silomix.runtime.config.owners.owner import owner_identity
+from silomix.runtime.config.owners.trial import OWNER
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.local import LocalFederation
 from silomix.runtime.net.edges import edges
@@ -232,6 +236,7 @@ def settle(directory: Path, network: Network) -> None:
     for node in network.nodes:
         text = text.replace(f'"{node}.test:', f'"{network.address(node)}:')
     file.write_text(text)
+    accept(load_federation(directory), owner_identity(OWNER, directory / "owner.key"), directory)
 
 
 async def in_thread(network: Network, work: str, *arguments: str) -> None:

@@ -14,7 +14,7 @@ from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import Fault, Reason
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.net.answers import ANSWERS
-from silomix.runtime.nodes.node import tls_of
+from silomix.runtime.net.transport import tls_of
 from silomix.v1 import services_pb2, services_pb2_grpc
 
 SERVICES = services_pb2.DESCRIPTOR.services_by_name

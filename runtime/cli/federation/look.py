@@ -1,4 +1,4 @@
-"""The commands that ask: how is the federation doing (status), and is this node well (health)."""
+"""The commands that ask: is all well on this host (check), how is the federation (status), is this node (health)."""
 
 import argparse
 from collections.abc import Callable
@@ -16,6 +16,19 @@ examples:
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     """Add the commands to the parser. What they need is imported when they run."""
+    cmd = commands.add_parser(
+        "check",
+        help="look at everything that a node needs, on its host, and say what to do",
+        description="Look at configuration, keys, clock, disk, kernels, task, agreement, and every peer that this node "
+        "dials. Each line that fails says what to do. The exit code is 0 if all is well, else 1.",
+    )
+    cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
+    cmd.add_argument("--quick", action="store_true", help="leave out what takes long: kernels, and training a step")
+    cmd.add_argument("--offline", action="store_true", help="leave the peers out, as before they are running")
+    cmd.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for each peer (default: %(default)s)")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_check)
+
     cmd = commands.add_parser(
         "status",
         help="show the federation live: round, cohort, hops, bits, latency, accuracy",
@@ -38,6 +51,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for each (default: %(default)s)")
     json_flag(cmd)
     cmd.set_defaults(handler=_health)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from silomix.runtime.checkup.report import show
+
+    return show(args.config, quick=args.quick, offline=args.offline, timeout_s=args.timeout_s, as_json=args.json)
 
 
 def _status(args: argparse.Namespace) -> int:

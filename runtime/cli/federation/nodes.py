@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from silomix.v1 import services_pb2
 
 INIT_EPILOG = """\
-Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate; copy it to its host.
-The federation file is the same for all: every node pins it.
+Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate. The federation file is
+the same for all: every node pins it. Whoever runs this holds every private key; owners who do not trust one another to
+do so each run `silomix keygen`, and no key travels.
 
 examples:
   silomix init fed --silos 10 --shufflers 3
@@ -36,7 +37,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     raw = argparse.RawDescriptionHelpFormatter
     cmd = commands.add_parser(
         "init",
-        help="write a complete federation: configuration, identities, certificates",
+        help="write a complete federation for trials, with all keys in one place",
         epilog=INIT_EPILOG,
         formatter_class=raw,
     )
@@ -55,6 +56,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     )
     cmd.add_argument("--metrics-host", default="", help="address of the metrics (default: 127.0.0.1, this host alone)")
     cmd.add_argument("--mqtt", default="", metavar="HOST[:PORT]", help="MQTT broker to tell of rounds (default: none)")
+    cmd.add_argument("--ca", action="store_true", help="make a CA that issues the certificates; --mqtt needs one")
     cmd.add_argument("--insecure", action="store_true", help="NO TLS: for experiments on one machine only")
     add_policy(cmd, defaults={"chunk_parameters": "by the number of silos", "encoding": "counts, or unary with unary"})
     cmd.set_defaults(handler=_init)
@@ -133,6 +135,7 @@ def _init(args: argparse.Namespace) -> int:
             name=args.name,
             policy=policy,
             insecure=args.insecure,
+            ca=args.ca or bool(broker),
             host=args.host,
             listen_host=args.listen_host,
             base_port=args.base_port,
@@ -147,6 +150,10 @@ def _init(args: argparse.Namespace) -> int:
     if args.insecure:
         out("WARNING: no TLS. Anybody on the network can read and forge everything. For experiments only.\n")
     out(f"{args.directory}: {args.silos} silos, {args.shufflers} shufflers, one aggregator\n")
+    out(
+        "All private keys are in this one directory, so whoever can read it can be every node: for one machine, one "
+        "operator and trials. Owners who do not share one begin with `silomix keygen`.\n"
+    )
     out(f"federation digest {federation.digest.hex()[:16]}, {federation.plan.packed_bits} bits per parameter\n")
     rule = federation.chain_rule
     out(f"chain of {rule.minimum} or more of {rule.pool} hops: {rule.sentence()}\n")

@@ -14,6 +14,17 @@ from silomix.runtime.core.learning.noise import Noise
 from silomix.runtime.core.numbers.plan import Level, Plan, largest_value, plan
 from silomix.runtime.core.policy import Policy, Server
 
+SHOWN = 16
+"""Hex digits of a federation's digest that errors and people use: enough to tell any two files apart."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whoever answers for some of the nodes: a name, and the Ed25519 key that agrees to a federation file."""
+
+    name: str
+    key: bytes
+
 
 @dataclass(frozen=True)
 class Member:
@@ -23,6 +34,8 @@ class Member:
     key: bytes
     address: str = ""
     """host:port; empty for a silo, which only dials out."""
+    owner: str = ""
+    """Whose it is, by name. Empty only in federations that were never written to a file, such as a simulation's."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +49,46 @@ class Federation:
     silos: tuple[Member, ...]
     policy: Policy
     anchor: bytes = b""
-    """The TLS trust anchor, PEM; empty for a federation that was made without TLS."""
+    """Certificates of the CAs that vouch for nodes, PEM; empty without TLS, and where nodes' own are pinned."""
+    pinned: bool = False
+    """Whether nodes know each other by self-signed certificates, each pinned by its node's identity."""
+    owners: tuple[Owner, ...] = ()
+    """Who has to agree to this file."""
+    epoch: int = 1
+    """The number of this file among those of the federation. The first is the genesis: every owner signs it."""
 
     @cached_property
     def digest(self) -> bytes:
         """What every manifest carries, and every node compares with its own."""
+        everybody = (self.aggregator, *self.shufflers, *self.silos)
         parts: list[str | bytes | int] = [self.name, self.anchor, self.policy.canonical()]
-        for member in (self.aggregator, *self.shufflers, *self.silos):
+        for member in everybody:
             parts += [member.name, member.key, member.address]
-        return digest("federation", *parts, len(self.shufflers), len(self.silos))
+        parts += [len(self.shufflers), len(self.silos)]
+        if self.owners:
+            parts += [self.epoch, int(self.pinned)]
+            for owner in self.owners:
+                parts += [owner.name, owner.key]
+            parts += [*(member.owner for member in everybody), len(self.owners)]
+        return digest("federation", *parts)
+
+    @property
+    def secure(self) -> bool:
+        """Whether its nodes speak TLS."""
+        return self.pinned or bool(self.anchor)
+
+    def check_same(self, found: bytes, whose: str) -> None:
+        """Refuse a peer that has another federation file, and say which both are: `silomix digest` shows one's own."""
+        if found != self.digest:
+            theirs, ours = found.hex()[:SHOWN], self.digest.hex()[:SHOWN]
+            raise PeerFault(
+                Reason.WRONG_FEDERATION,
+                f"{whose} has the federation file {theirs or 'of no digest'}, and this node has {ours}: compare both "
+                "with `silomix digest`",
+                peer=whose,
+                found=theirs,
+                expected=ours,
+            )
 
     @cached_property
     def plan(self) -> Plan:
@@ -120,6 +164,10 @@ class Federation:
     def members(self) -> dict[str, Member]:
         """Everybody by name."""
         return {m.name: m for m in (self.aggregator, *self.shufflers, *self.silos)}
+
+    def owned_by(self, owner: str) -> tuple[str, ...]:
+        """Name the nodes of an owner."""
+        return tuple(name for name, member in self.members.items() if member.owner == owner)
 
     def member(self, name: str) -> Member:
         """Look somebody up, or refuse them."""

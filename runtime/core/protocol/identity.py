@@ -1,6 +1,7 @@
 """Who says what: Ed25519 over the digest of framed fields, with keys from the federation file and no others."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -11,21 +12,38 @@ from silomix.runtime.core.numbers.masks import Secret
 SIGNATURE_BYTES = 64
 
 
-@dataclass(frozen=True)
-class Identity:
-    """A node's name and its private key, which never prints."""
+class Signer(Protocol):
+    """What signs with a key that this process does not hold: a token, or somebody's command."""
 
-    name: str
-    secret: Secret = field(repr=False)
+    @property
+    def public(self) -> bytes:
+        """The key that its signatures verify with."""
+        ...
 
     def sign(self, what: bytes) -> bytes:
         """Sign a digest."""
-        return Ed25519PrivateKey.from_private_bytes(self.secret.value).sign(what)
+        ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A node's name and its private key, which never prints, or what signs in its place."""
+
+    name: str
+    secret: Secret | Signer = field(repr=False)
+
+    def sign(self, what: bytes) -> bytes:
+        """Sign a digest."""
+        if isinstance(self.secret, Secret):
+            return Ed25519PrivateKey.from_private_bytes(self.secret.value).sign(what)
+        return self.secret.sign(what)
 
     @property
     def public(self) -> bytes:
         """The key that the federation file lists."""
-        return Ed25519PrivateKey.from_private_bytes(self.secret.value).public_key().public_bytes_raw()
+        if isinstance(self.secret, Secret):
+            return Ed25519PrivateKey.from_private_bytes(self.secret.value).public_key().public_bytes_raw()
+        return self.secret.public
 
 
 def verify(key: bytes, what: bytes, signature: bytes, signer: str) -> None:

@@ -687,8 +687,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     # Keys, and opening an attempt
 
     def _prepare(self, event: Prepare) -> list[Effect]:
-        if event.federation != self.federation.digest:
-            raise PeerFault(Reason.WRONG_FEDERATION, "the aggregator has another federation file")
+        self.federation.check_same(event.federation, self.federation.aggregator.name)
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
         newest = (1, 1)

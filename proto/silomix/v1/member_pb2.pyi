@@ -1,0 +1,45 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MeetRequest(_message.Message):
+    __slots__ = ("greeting",)
+    GREETING_FIELD_NUMBER: _ClassVar[int]
+    greeting: Greeting
+    def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ...) -> None: ...
+
+class MeetResponse(_message.Message):
+    __slots__ = ("greeting",)
+    GREETING_FIELD_NUMBER: _ClassVar[int]
+    greeting: Greeting
+    def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ...) -> None: ...
+
+class Greeting(_message.Message):
+    __slots__ = ("protocol", "version", "federation_digest", "pins")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PINS_FIELD_NUMBER: _ClassVar[int]
+    protocol: str
+    version: str
+    federation_digest: bytes
+    pins: _containers.RepeatedCompositeFieldContainer[Pin]
+    def __init__(self, protocol: _Optional[str] = ..., version: _Optional[str] = ..., federation_digest: _Optional[bytes] = ..., pins: _Optional[_Iterable[_Union[Pin, _Mapping]]] = ...) -> None: ...
+
+class Pin(_message.Message):
+    __slots__ = ("name", "counter", "current", "next", "signature")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    counter: int
+    current: bytes
+    next: bytes
+    signature: bytes
+    def __init__(self, name: _Optional[str] = ..., counter: _Optional[int] = ..., current: _Optional[bytes] = ..., next: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,83 @@
+"""A node's own certificate, which nobody else has signed: others pin it.
+
+Such certificates are each other's trust store, so none may be good for signing another. Without a critical KeyUsage a
+certificate that one member signs for another's name would pass; with `ca=True` too. Neither is let in, whoever made it.
+"""
+
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from silomix.runtime.config.authority import CERTIFICATE_DAYS, blank, usage
+
+MAX_BYTES = 2048
+"""Of a certificate, DER. Those that are made here have about 400."""
+
+
+def self_signed(name: str, key: ec.EllipticCurvePrivateKey, days: int = CERTIFICATE_DAYS) -> x509.Certificate:
+    """Make a node's certificate: its name, for both ends of a connection, good for signing nothing."""
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    return (
+        blank(subject, subject, key.public_key(), datetime.now(UTC), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, SHA256())
+    )
+
+
+def form_problem(der: bytes, name: str) -> str:
+    """Say why a certificate cannot be pinned for a node, or nothing. It goes on from "the certificate"."""
+    if len(der) > MAX_BYTES:
+        return f"has {len(der)} bytes, where {MAX_BYTES} are the most"
+    try:
+        found = x509.load_der_x509_certificate(der)
+        subject, key, extensions = found.subject, found.public_key(), found.extensions
+    except ValueError:
+        return "cannot be read"
+    if found.public_bytes(Encoding.DER) != der:
+        return "cannot be read"
+    if subject != x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]):
+        return f"is for {subject.rfc4514_string()}, not for CN={name}"
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        return "has a key other than P-256"
+    wanted: tuple[tuple[x509.ExtensionType, bool], ...] = (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (usage(sign_certificates=False), True),
+        (x509.SubjectAlternativeName([x509.DNSName(name)]), False),
+    )
+    for value, critical in wanted:
+        try:
+            extension = extensions.get_extension_for_class(type(value))
+        except x509.ExtensionNotFound:
+            return f"has no {type(value).__name__}"
+        if extension.value != value or extension.critical < critical:
+            return f"has another {type(value).__name__} than a node's own may have"
+    try:
+        found.verify_directly_issued_by(found)
+    except (ValueError, TypeError, InvalidSignature):
+        return "was not signed by its own key"
+    return ""
+
+
+def run_out(der: bytes) -> str:
+    """Say when a certificate ran out, or nothing if it has not."""
+    end = x509.load_der_x509_certificate(der).not_valid_after_utc
+    return f"ran out on {end:%Y-%m-%d}" if end < datetime.now(UTC) else ""
+
+
+def pem(der: bytes) -> bytes:
+    """Write a certificate as text."""
+    return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM)
+
+
+def der(text: bytes) -> bytes:
+    """Read a certificate that is text: the first, if there are several."""
+    return x509.load_pem_x509_certificates(text)[0].public_bytes(Encoding.DER)

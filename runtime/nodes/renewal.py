@@ -1,0 +1,159 @@
+"""Certificates that change while a node runs: its own, from its files, and others', from their pins.
+
+Every few seconds the node looks at the files of its certificate and of the pins; Kubernetes and cert-manager replace
+them in place. Now and then, and whenever something has changed, it greets those whom it dials, and each takes from the
+other what is news. What does not fit together, as in the middle of a change, is left alone until it does.
+"""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from silomix.runtime.config.load import reload_tls
+from silomix.runtime.config.owners.rotate import keep
+from silomix.runtime.core.errors import PeerFault, UserError
+from silomix.runtime.core.protocol.federation import SHOWN
+from silomix.runtime.core.protocol.owners import Pin
+from silomix.runtime.net.calls import Method
+from silomix.runtime.net.edges import dialled_by
+from silomix.runtime.net.meeting import PROTOCOL, Greeting, answering, meet
+from silomix.runtime.net.transport import tls_of
+from silomix.runtime.store.home import PIN
+
+if TYPE_CHECKING:
+    from silomix.runtime.nodes.node import Node
+
+LOOK_S = 2.0
+"""Pause between two looks at the files."""
+MEET_S = 30.0
+"""Longest time between two greetings of a peer."""
+MEETING_S = 10.0
+
+Look = tuple[tuple[str, int, int, int], ...]
+
+
+class Renewal:
+    """Keeps a node's TLS material up to date."""
+
+    def __init__(self, node: "Node") -> None:
+        """Nothing is looked at before `run`."""
+        self._node = node
+        self._news = asyncio.Event()
+        self._seen: Look = ()
+        self._said: dict[str, tuple[str, bytes]] = {}
+
+    @property
+    def services(self) -> dict[str, dict[str, Method]]:
+        """What others may ask of this."""
+        return answering(self._node.federation, self._node.limits, self._pins, self.heard)
+
+    async def run(self) -> None:
+        """Look at the files and greet peers, until the node ends."""
+        if self._node.tls is None:
+            return
+        self._seen = await self._node.work(self._look)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_files())
+            group.create_task(self._greet())
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            found = await self._node.work(self._look)
+            if found != self._seen and await self.reload():
+                self._seen = found
+
+    def _look(self) -> Look:
+        """Tell the files apart from what they were, without reading them."""
+        config = self._node.config
+        paths: list[Path] = [path for path in (config.certificate, config.key) if path is not None]
+        for directory in (config.agreement, config.state.pins):
+            paths += sorted(directory.glob(f"*{PIN}")) if self._node.federation.pinned else []
+        found = []
+        for path in paths:
+            with suppress(OSError):
+                stat = path.stat()
+                found.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return tuple(found)
+
+    async def reload(self) -> bool:
+        """Read the files anew and use what they say, if it fits together; return whether it did."""
+        node = self._node
+        assert node.tls is not None
+        try:
+            await node.work(reload_tls, node.config)
+            read = await node.work(tls_of, node.config)
+        except (UserError, OSError, ValueError) as error:
+            node.log.warning(f"the certificate or a pin has changed and cannot be used yet: {error}")
+            return False
+        assert read is not None
+        if read.pins is not None and node.tls.pins is not None:
+            for pin in node.tls.pins:  # a peer may have shown one that is not written yet
+                read.pins.take(pin)
+            read.anchor = read.pins.roots()
+        if node.tls.renew(read):
+            node.metrics.certificate_expires(node.tls.expires)
+            node.log.info("certificates have changed, and are in use")
+            self._news.set()
+        return True
+
+    def heard(self, peer: str, greeting: Greeting) -> None:
+        """Take in what a peer said: log what differs, once, and keep what is news about certificates."""
+        node = self._node
+        if self._said.get(peer) != (greeting.protocol, greeting.federation):
+            self._said[peer] = (greeting.protocol, greeting.federation)
+            if greeting.protocol.partition(".")[0] != PROTOCOL.partition(".")[0]:
+                node.log.warning(f"{peer} speaks protocol {greeting.protocol}, and this node {PROTOCOL}", peer=peer)
+            if greeting.federation != node.federation.digest:
+                theirs, ours = greeting.federation.hex()[:SHOWN], node.federation.digest.hex()[:SHOWN]
+                node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer)
+        if node.tls is None or node.tls.pins is None:
+            return
+        news = [pin for pin in greeting.pins if node.tls.pins.take(pin)]
+        if news:
+            if any(pin.name == node.config.name for pin in news):
+                node.log.error(
+                    "somebody who has this node's identity has announced another certificate for it: was the identity "
+                    "copied, or this directory restored? `silomix rotate` goes on from there",
+                    peer=peer,
+                )
+            node.spawn(self._keep(news))
+            node.tls.anchor = node.tls.pins.roots()
+            node.tls.version += 1
+            self._news.set()
+
+    async def _keep(self, news: list[Pin]) -> None:
+        """Write what is news, durably: after a restart nothing older is taken either."""
+        node = self._node
+        for pin in news:
+            node.log.info("a member has changed its certificate", peer=pin.name, counter=pin.counter)
+            try:
+                await node.work(keep, pin, node.config)
+            except OSError as error:
+                node.log.error(f"cannot keep the pin of {pin.name}: {error}")
+
+    def knows(self, name: str) -> int:
+        """The counter of the newest pin that this node has seen of a member; 0 for none."""
+        return next((pin.counter for pin in self._pins() if pin.name == name), 0)
+
+    def _pins(self) -> tuple[Pin, ...]:
+        tls = self._node.tls
+        return () if tls is None or tls.pins is None else tuple(tls.pins)
+
+    async def _greet(self) -> None:
+        """Greet everybody whom this node dials, now and then, and at once when there is news."""
+        node = self._node
+        peers = dict.fromkeys(dialled_by(node.config.name, node.federation))
+        await asyncio.sleep(LOOK_S)  # nobody is in a hurry when everything starts
+        while True:
+            self._news.clear()
+            for peer in peers:
+                with suppress(grpc.aio.AioRpcError, PeerFault, OSError):
+                    self.heard(peer, await meet(node.config, peer, node.tls, self._pins(), MEETING_S))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MEET_S):
+                    await self._news.wait()
+                    await asyncio.sleep(LOOK_S)

@@ -1,0 +1,249 @@
+"""Certificates without a CA: each node vouches for itself, changes its own, and nobody speaks in another's name."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from tests.nodes.federations import make, manifest_at, until
+from tests.owners.hospitals import Hospitals, run
+from tests.tools import root
+
+from silomix.runtime.config.authority import blank, private_pem, usage
+from silomix.runtime.config.load import identity_of, load_node
+from silomix.runtime.config.owners.pins import load_pins, read_pin, write_pin
+from silomix.runtime.config.owners.rotate import finish, prepare, take
+from silomix.runtime.config.owners.selfsigned import der, form_problem, self_signed
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol.owners import Pin
+from silomix.runtime.local import InProcess
+from silomix.runtime.net.meeting import meet
+from silomix.runtime.net.transport import Tls, channel, tls_of
+from silomix.runtime.nodes import renewal
+from silomix.v1 import services_pb2, services_pb2_grpc
+
+NAME = "silo-01"
+
+
+def key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def built(
+    signer: ec.EllipticCurvePrivateKey,
+    *extensions: tuple[x509.ExtensionType, bool],
+    subject: str = NAME,
+    issuer: str = NAME,
+    public: ec.EllipticCurvePrivateKey | None = None,
+) -> x509.Certificate:
+    """A certificate with what a test wants in it."""
+    shown = (public or signer).public_key()
+    builder = blank(named(subject), named(issuer), shown, datetime.now(UTC), 10)
+    for value, critical in extensions:
+        builder = builder.add_extension(value, critical)
+    return builder.sign(signer, SHA256())
+
+
+NO_CA = (x509.BasicConstraints(ca=False, path_length=None), True)
+HANDSHAKES = (usage(sign_certificates=False), True)
+FOR_NAME = (x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "says"),
+    [
+        (lambda: built(key(), NO_CA, FOR_NAME), "no KeyUsage"),
+        (lambda: built(key(), HANDSHAKES, FOR_NAME), "no BasicConstraints"),
+        (lambda: built(key(), NO_CA, HANDSHAKES), "no SubjectAlternativeName"),
+        (lambda: built(key(), NO_CA, (usage(sign_certificates=True), True), FOR_NAME), "another KeyUsage"),
+        (lambda: built(key(), NO_CA, (HANDSHAKES[0], False), FOR_NAME), "another KeyUsage"),
+        (
+            lambda: built(key(), (x509.BasicConstraints(True, 0), True), HANDSHAKES, FOR_NAME),
+            "another BasicConstraints",
+        ),
+        (
+            lambda: built(key(), NO_CA, HANDSHAKES, (x509.SubjectAlternativeName([x509.DNSName("silo-02")]), False)),
+            "another SubjectAlternativeName",
+        ),
+        (lambda: built(key(), NO_CA, HANDSHAKES, FOR_NAME, subject="silo-02"), "is for CN=silo-02"),
+        (lambda: built(key(), NO_CA, HANDSHAKES, FOR_NAME, public=key()), "not signed by its own key"),
+        (lambda: built(key(), NO_CA, HANDSHAKES, FOR_NAME, issuer="silo-02"), "not signed by its own key"),
+    ],
+)
+def test_a_certificate_that_could_vouch_for_others_is_not_pinned(
+    certificate: Callable[[], x509.Certificate], says: str
+) -> None:
+    assert not form_problem(self_signed(NAME, key()).public_bytes(Encoding.DER), NAME)
+    assert says in form_problem(certificate().public_bytes(Encoding.DER), NAME)
+
+
+def test_bytes_that_are_no_certificate_are_not_pinned() -> None:
+    good = self_signed(NAME, key()).public_bytes(Encoding.DER)
+    assert "cannot be read" in form_problem(b"", NAME)
+    assert "cannot be read" in form_problem(good + b"\0", NAME)
+    assert "2048 are the most" in form_problem(good + bytes(2048), NAME)
+
+
+def test_a_pin_of_a_certificate_that_signs_others_is_refused(hospitals: Hospitals) -> None:
+    """A member that means harm signs its pin well enough; the certificate in it is what gives it away."""
+    config = load_node(hospitals.node("silo-02"))
+    pins = load_pins(config.federation, config.agreement)
+    names = (x509.SubjectAlternativeName([x509.DNSName("silo-02")]), False)
+    bad = built(key(), (x509.BasicConstraints(True, None), True), names, subject="silo-02", issuer="silo-02")
+    pin = Pin("silo-02", 2, bad.public_bytes(Encoding.DER)).signed(identity_of(config))
+    with pytest.raises(PeerFault, match="the certificate that silo-02 pins has another BasicConstraints") as caught:
+        pins.take(pin)
+    assert caught.value.reason is Reason.UNKNOWN_PEER
+
+
+def test_rotating_is_counted_and_an_older_pin_is_never_taken_again(hospitals: Hospitals, tmp_path: Path) -> None:
+    home, other = hospitals.node("silo-02"), hospitals.node("silo-03")
+    before = tls_of(load_node(home))
+    assert before is not None
+    announced = read_pin(prepare(home))
+    assert (announced.counter, announced.current) == (2, der(before.certificate))
+    assert announced.next == der((home / "next.pem").read_bytes())
+    (tmp_path / "old").mkdir()
+    first = write_pin(announced, tmp_path / "old")
+    assert take(other, first)[1]
+    done = read_pin(finish(home))
+    assert (done.counter, done.current, done.next) == (3, announced.next, b"")
+    assert not (home / "next.key").exists()
+    load_node(home)
+    assert take(other, write_pin(done, tmp_path))[1]
+    for old in (hospitals.home("hospital-c") / "silo-02.pin", first):
+        assert not take(other, old)[1]
+    found = tls_of(load_node(other))
+    assert found is not None
+    assert found.pins is not None
+    assert found.pins.known_by("silo-02", done.current)
+    assert not found.pins.known_by("silo-02", announced.current)
+
+
+def test_rotate_on_the_command_line(hospitals: Hospitals, capsys: pytest.CaptureFixture[str]) -> None:
+    home = hospitals.node("silo-02")
+    before = (home / "tls.pem").read_bytes()
+    assert run("rotate", "--config", home, "--finish") == 2
+    assert "run `silomix rotate` first" in capsys.readouterr().err
+    assert run("rotate", "--config", home, "--now") == 0
+    assert (home / "tls.pem").read_bytes() != before
+    pin = home / "state" / "pins" / "silo-02.pin"
+    assert run("rotate", "--config", hospitals.node("silo-03"), "--take", pin) == 0
+    assert "silo-02 is known by certificate number 3" in capsys.readouterr().out
+    pin.write_text(pin.read_text().replace("counter = 3", "counter = 4"))
+    assert run("rotate", "--config", hospitals.node("silo-03"), "--take", pin) == 2
+    assert "the signature of silo-02 does not verify" in capsys.readouterr().err
+
+
+def test_root_rotates_for_the_user_that_runs_the_node(hospitals: Hospitals) -> None:
+    """A key that root owned would be one that the node cannot read."""
+    root()
+    home = hospitals.node("silo-02")
+    for path in (home, *home.rglob("*")):
+        os.chown(path, 12345, 12346)
+    assert run("rotate", "--config", home, "--now") == 0
+    pins = home / "state" / "pins"
+    for path in (home / "tls.key", home / "tls.pem", pins.parent, pins, pins / "silo-02.pin"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346), path
+
+
+async def status(directory: Path, tls: Tls) -> grpc.StatusCode:
+    """Ask the aggregator for its status with some certificate; return how that ends."""
+    federation = load_node(directory / "silo-01").federation
+    async with channel(federation.aggregator.address, "aggregator", tls) as line:
+        return await asked(line)
+
+
+async def asked(line: grpc.aio.Channel) -> grpc.StatusCode:
+    stub = services_pb2_grpc.AggregatorServiceStub(line)  # type: ignore[no-untyped-call]
+    try:
+        await stub.GetStatus(services_pb2.GetStatusRequest(), timeout=20)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def test_certificates_on_a_running_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One federation that waits for a silo: who gets in with which certificate, while they change."""
+    monkeypatch.setattr(renewal, "LOOK_S", 0.1)
+    monkeypatch.setattr(renewal, "MEET_S", 1.0)
+    home = tmp_path / "f"
+    federation = make(home, 4, 1, deadline_s=600)
+    ours = tls_of(load_node(home / "silo-04"))
+    assert ours is not None
+    async with InProcess(home, without=("silo-04",)) as running:
+        await manifest_at(running)
+        assert await status(home, ours) is grpc.StatusCode.OK
+
+        # A certificate that one member signs for another's name: the handshake ends, and were it let through by some
+        # other TLS library, the pin would not fit.
+        member = load_pem_private_key(ours.key, None)
+        assert isinstance(member, ec.EllipticCurvePrivateKey)
+        stolen = key()
+        names = (x509.SubjectAlternativeName([x509.DNSName("silo-03")]), False)
+        forged = built(member, NO_CA, HANDSHAKES, names, subject="silo-03", issuer="silo-04", public=stolen)
+        pem = forged.public_bytes(Encoding.PEM)
+        for chain in (pem, pem + ours.certificate):
+            found = Tls(ours.anchor, chain, private_pem(stolen), ours.pins)
+            assert await status(home, found) is grpc.StatusCode.UNAVAILABLE
+        at = running.nodes["aggregator"].tls
+        assert at is not None
+        with pytest.raises(PeerFault, match="the certificate of silo-03 is not the one"):
+            at.check("silo-03", {"x509_pem_cert": [pem]})
+
+        # A member's own certificate opens nothing in another's name, and a client trusts the one whom it dials alone.
+        elsewhere = replace(ours, pins=None, anchor=ours.roots("silo-01"))
+        assert await status(home, elsewhere) is grpc.StatusCode.UNAVAILABLE
+
+        # silo-04 changes its certificate. An open connection with the old one is refused on its next call.
+        line = channel(federation.aggregator.address, "aggregator", ours)
+        assert await asked(line) is grpc.StatusCode.OK
+        prepare(home / "silo-04")
+        pin = finish(home / "silo-04")
+        fresh = tls_of(load_node(home / "silo-04"))
+        assert fresh is not None
+        assert await status(home, fresh) is grpc.StatusCode.UNAVAILABLE  # nobody has heard of it yet
+        take(home / "aggregator", pin)  # from disk, at one member
+        await until(lambda: at.version > 0, "the aggregator has seen the file")
+        assert await asked(line) is grpc.StatusCode.PERMISSION_DENIED
+        await line.close(0)
+        assert await status(home, ours) is grpc.StatusCode.UNAVAILABLE
+        assert await status(home, fresh) is grpc.StatusCode.OK
+
+        # The others hear of it from the aggregator, and keep it.
+        for name in ("shuffler-1", "silo-01"):
+            kept = home / name / "state" / "pins" / "silo-04.pin"
+            await until(kept.is_file, f"{name} has heard of it")
+            assert read_pin(kept).counter == 3
+
+        # The aggregator changes its own, and shows it without a restart.
+        prepare(home / "aggregator")
+        await until(lambda: running.nodes["silo-01"].renewal.knows("aggregator") == 2, "silo-01 knows the next one")
+        await until(lambda: running.nodes["shuffler-1"].renewal.knows("aggregator") == 2, "shuffler-1 knows it")
+        finish(home / "aggregator")
+        await until(lambda: at.certificate == (home / "aggregator" / "tls.pem").read_bytes(), "it is in use")
+        newest = tls_of(load_node(home / "silo-04"))
+        assert newest is not None
+        assert newest.pins is not None
+        said = await meet(load_node(home / "silo-04"), "aggregator", _knowing(newest, home), newest.pins, 20)
+        assert {p.name: p.counter for p in said.pins}["aggregator"] == 3
+        assert not any(task.done() for task in running.tasks.values())
+
+
+def _knowing(tls: Tls, home: Path) -> Tls:
+    """The same, having been shown the aggregator's newest pin."""
+    assert tls.pins is not None
+    tls.pins.take(read_pin(home / "aggregator" / "state" / "pins" / "aggregator.pin"))
+    tls.anchor = tls.pins.roots()
+    return tls
