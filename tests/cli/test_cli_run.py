@@ -49,8 +49,9 @@ def done(directory: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     try:
         out, err = process.communicate(timeout=WAIT_S)
     except subprocess.TimeoutExpired:
-        process.terminate()  # it ends its nodes
-        raise
+        process.terminate()  # it stops its nodes, which would otherwise slow down all that comes after
+        out, err = process.communicate(timeout=WAIT_S)
+        raise AssertionError(f"not done after {WAIT_S:.0f} s: {err[-3000:]}") from None
     assert process.returncode == code, err[-3000:]
     return out, err
 
