@@ -14,11 +14,13 @@ from flwr.serverapp.strategy import Strategy
 from silomix.runtime.core.errors import RunError, UserError
 from silomix.runtime.flower.arrays import NAME, announce, changed, only_arrays, question, staying, values_in
 from silomix.runtime.flower.strategies import check_strategy
+from silomix.runtime.observe.log import redirected
 from silomix.runtime.outside.aggregator import Aggregator, NoSum
 from silomix.runtime.outside.door import Door
 from silomix.runtime.outside.together import Together
 from silomix.runtime.store.home import FEDERATION_FILE, NODE_FILE
 
+LOG = "log.txt"
 ARRAYS, METRICS, EXAMPLES = "arrays", "metrics", "num-examples"
 
 _log = logging.getLogger("flwr")  # where whoever runs a Flower app looks
@@ -43,7 +45,7 @@ class Protected(Grid):
                     run in this process, which protects nobody from it
         mean_based  the word of whoever wrote a strategy that it makes nothing of its replies but their weighted mean
         evaluate    send messages other than train too: the replies carry each client's metrics in clear
-        log         the file that the nodes of a simulation write their logs to, in place of standard error
+        log         the file that the nodes here write their logs to; log.txt in the directory, if not given
         """
         check_strategy(strategy, mean_based=mean_based)
         self.grid, self.evaluate = grid, evaluate
@@ -55,11 +57,13 @@ class Protected(Grid):
         """The arrays that do not travel, once the first round has shown which they are."""
         where = Path(directory)
         if (where / FEDERATION_FILE).exists():
-            together = self._stack.enter_context(Together(where, log=log))
+            together = self._stack.enter_context(Together(where, log=log or where / LOG))
             for silo in together.silos:
                 self._stack.enter_context(Door(silo))
             self.aggregator = together.aggregator
         elif (where / NODE_FILE).exists():
+            file = self._stack.enter_context(Path(log or where / LOG).open("a"))  # noqa: SIM115 - closed with the rest
+            self._stack.enter_context(redirected(file))  # or Flower's own lines would come twice
             self.aggregator = self._stack.enter_context(Aggregator(where))
         else:
             raise UserError(
