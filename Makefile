@@ -4,11 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-full warm spec system bench mutants lint proto grafana clean
+.PHONY: demo test test-full warm spec system bench mutants fuzz lint proto pins sbom grafana clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,traces,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)            ## the main job, on this machine
@@ -50,6 +50,12 @@ mutants: $(STAMP)         ## drop each check in turn, and see whether a test not
 	nice -n 10 $(BIN)/python -m tests.mutants --jobs $(JOBS) \
 		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(MODULE),--module $(MODULE))
 
+# TARGET is one of tests/fuzz/targets.py.
+EACH ?= 60
+fuzz: $(STAMP)            ## look for bytes that a decoder neither takes nor refuses: EACH=600 TARGET=capture-file
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt '.[fuzz]'
+	nice -n 10 $(BIN)/python -m tests.fuzz --seconds $(EACH) $(TARGET)
+
 lint: $(STAMP)            ## ruff, mypy --strict, buf
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,6 +65,21 @@ lint: $(STAMP)            ## ruff, mypy --strict, buf
 proto: $(STAMP)           ## write the generated code beside the .proto files
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/silomix/v1/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto proto/silomix/v1/services.proto
+
+# The images are built of these alone, each file held by its hash. Not torch: its build depends on the index.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 -c constraints.txt --extra traces --generate-hashes \
+          --no-header --no-annotate pyproject.toml deploy/pins/build.in
+pins: $(STAMP)            ## write deploy/pins anew, after a change to the dependencies
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(COMPILE) > deploy/pins/slim.txt.new && mv deploy/pins/slim.txt.new deploy/pins/slim.txt
+	$(COMPILE) --extra train | \
+		awk '/^[a-z]/ { skip = /^(torch|triton|cuda|nvidia)[-=]/ } !skip' > deploy/pins/train.txt.new
+	mv deploy/pins/train.txt.new deploy/pins/train.txt
+
+sbom: $(STAMP)            ## what is in the slim image, and in the train image but for torch, as CycloneDX
+	mkdir -p dist
+	for image in slim train; do $(BIN)/cyclonedx-py requirements deploy/pins/$$image.txt --pyproject pyproject.toml \
+		--output-reproducible -o dist/silomix-$$image.cdx.json; done
 
 grafana: $(STAMP)         ## write the dashboard's JSON from runtime/dashboard/panels.py
 	$(BIN)/python -m silomix.runtime.dashboard.grafana > deploy/grafana/dashboards/silomix.json.new

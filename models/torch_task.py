@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any, Unpack
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from silomix.models import LOGGER
 from silomix.models.training import dp
 from silomix.models.training.dp import DpOptions, Privacy
 from silomix.models.training.torch_checks import Records, as_records, check_numbers, find_device
@@ -41,7 +42,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Measure = Callable[[Tensor, Tensor], dict[str, float]]
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 
-_log = logging.getLogger("silomix.models")
+
+@lru_cache(maxsize=256)
+def _say(level: int, what: str) -> None:
+    """Say something of a model, once in a process: there it may be made again for each silo, and is the same."""
+    logging.getLogger(LOGGER).log(level, "%s", what)
 
 
 class Training(DpOptions, total=False):
@@ -147,9 +152,9 @@ class TorchTask:
         self.first = self.state.read()
         self._try_one()
         for name, why in self.local.items():
-            _log.info("%s does not travel: %s", name, why)
+            _say(logging.INFO, f"{name} does not travel: {why}")
         if short := self.state.short():
-            _log.warning("%s", short)
+            _say(logging.WARNING, short)
 
     @cached_property
     def test(self) -> Records:

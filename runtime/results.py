@@ -23,9 +23,9 @@ from typing import Any
 from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.core.protocol.aggregator import Applied
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.nodes.facts import read_aggregator
+from silomix.runtime.core.protocol.roundlog import Outcome
+from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.home import FEDERATION_FILE, NODE_FILE, Home, State
 from silomix.runtime.store.journal import Journal
@@ -99,8 +99,8 @@ class RunFiles:
         found = {0: self._aggregator.initial_model}
         if self._state.journal.exists():
             with closing(Journal(self._state.journal)) as journal:
-                applied = [fact for fact in read_aggregator(journal) if isinstance(fact, Applied)]
-            found |= {fact.round: self._state.model(fact.model) for fact in applied if not fact.abandoned}
+                applied = [record for record in read_log(journal) if record.outcome is Outcome.APPLIED]
+            found |= {record.round: self._state.model(record.model_after) for record in applied}
         return {round_: path for round_, path in found.items() if path.exists()}
 
     def trained(self) -> Path:

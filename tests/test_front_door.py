@@ -12,8 +12,6 @@ import pytest
 import silomix
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = {"Policy", "Run", "Schema", "SilomixWarning", "TensorSpec", "Trained"}
-"""Names without an example of their own: those of the others show them."""
 
 
 def alone(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -67,7 +65,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = silomix.trane
 
 
-@pytest.mark.parametrize("name", sorted(set(silomix.__all__) - DATA))
+@pytest.mark.parametrize("name", silomix.__all__)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = doctest.DocTestParser().get_doctest(getattr(silomix, name).__doc__, {}, name, None, None)

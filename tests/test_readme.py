@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import silomix
 from silomix.runtime.cli import make_parser
 from silomix.runtime.config.keys import NODE_KEYS, POLICY_KEYS
 from silomix.runtime.config.kinds import Role
@@ -16,6 +17,7 @@ from silomix.runtime.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+PYTHON = ROOT / "docs" / "python.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 ROLE_WORDS = {"every node": {*Role}, "aggregator": {Role.AGGREGATOR}, "silo, on request": {Role.SILO}}
@@ -28,9 +30,9 @@ def blocks(page: Path, *languages: str) -> list[str]:
 
 
 def examples() -> dict[str, str]:
-    """The README's programs, by the name that each has in its first line."""
+    """The programs of the README and of the page for Python, by the name that each has in its first line."""
     programs = {}
-    for text in blocks(README, "python"):
+    for text in (*blocks(README, "python"), *blocks(PYTHON, "python")):
         name = re.match(r"# (\w+\.py)\n", text)
         assert name is not None, f"an example says in its first line what its file is called: {text[:60]!r}"
         programs[name[1]] = text
@@ -56,7 +58,7 @@ def run(program: str, directory: Path) -> str:
 
 
 def test_every_example_has_a_test() -> None:
-    assert list(examples()) == ["mytask.py", "federation.py", "processes.py"]
+    assert list(examples()) == ["mytask.py", "network.py", "federation.py", "processes.py"]
 
 
 def test_a_task_takes_less_than_twenty_lines() -> None:
@@ -64,7 +66,14 @@ def test_a_task_takes_less_than_twenty_lines() -> None:
     assert len(lines) < 20
 
 
-def test_the_federation_of_the_readme_runs(tmp_path: Path) -> None:
+def test_a_network_is_trained_in_ten_lines(tmp_path: Path) -> None:
+    printed = run("network.py", tmp_path)
+    rounds, accuracy = re.fullmatch(r"(\d) rounds, accuracy (\d\.\d\d)\n", printed).groups()  # type: ignore[union-attr]
+    assert rounds == "3"
+    assert float(accuracy) > 0.9
+
+
+def test_the_federation_of_the_page_runs(tmp_path: Path) -> None:
     printed = run("federation.py", tmp_path)
     assert printed.startswith("5 rounds with 3 silos: [")
     weights = [float(number) for number in re.findall(r"-?\d\.\d+", printed)]
@@ -72,7 +81,7 @@ def test_the_federation_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_processes_of_the_readme_run(tmp_path: Path) -> None:
+def test_the_processes_of_the_page_run(tmp_path: Path) -> None:
     assert "all rounds are done" in run("processes.py", tmp_path)
 
 
@@ -132,3 +141,15 @@ def test_operations_explains_every_key(keys: dict[str, object]) -> None:
     text = OPERATIONS.read_text()
     missing = [key for key in keys if f"`{key}`" not in text]
     assert not missing
+
+
+DEEP = re.compile(r"^ *(?:from (silomix\.[\w.]+) import ([\w, ]+)|import (silomix\.[\w.]+))", re.MULTILINE)
+
+
+def test_documents_use_the_front_door() -> None:
+    """A name that `import silomix` offers is not imported from a room."""
+    for page in PAGES:
+        for text in blocks(page, "python"):
+            for module, names, whole in DEEP.findall(text):
+                assert not whole, f"{page.name}: import {whole}"
+                assert not {n.strip() for n in names.split(",")} & set(silomix.__all__), f"{page.name}: from {module}"

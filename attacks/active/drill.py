@@ -11,8 +11,8 @@ from silomix.attacks.active.stage import Stage
 from silomix.attacks.active.without import switched_off
 from silomix.attacks.active.witness import listening
 
-ATTACK_S = 60.0
-"""No attack takes a tenth of it."""
+ATTACK_S = 240.0
+"""No attack takes a tenth of it, but on a machine that is busy with other things."""
 Told = Callable[[Attack, Result | None], None]
 """Hears which attack begins, and then what came of it."""
 
@@ -54,6 +54,7 @@ async def drill(chosen: tuple[Attack, ...], without: Rule | None = None, told: T
 
 async def _mounted(attack: Attack, stage: Stage) -> Loot:
     """Mount an attack when all is quiet, so that what nodes refuse is its doing."""
+    await stage.clear()
     await stage.quiet()
     stage.mark()
     try:

@@ -23,6 +23,7 @@ class Rule(StrEnum):
     R1 = "R1"
     R2 = "R2"
     R3 = "R3"
+    AGREEMENT = "agreement"
     R4 = "R4"
     R5 = "R5"
     R6 = "R6"
@@ -35,7 +36,8 @@ class Rule(StrEnum):
 MEANINGS = {
     Rule.R1: "the chain is the agreed one, in its order and length",
     Rule.R2: "rounds have one history, which every node knows",
-    Rule.R3: "one cohort for one round, and for one model",
+    Rule.R3: "one cohort for one model, for ever",
+    Rule.AGREEMENT: "no pad is shown before everybody has signed for one cohort, and none of a fenced attempt (R3)",
     Rule.R4: "nobody is left out on a bare word, and no key is one that everybody can open",
     Rule.R5: "a model is what the sums before have made of it",
     Rule.R6: "nothing that opens a body outlives its round",
@@ -85,6 +87,8 @@ class Cast:
     policy: tuple[tuple[str, Any], ...] = ()
     apart: tuple[str, ...] = ()
     """Honest hops that run in a process of their own, whose memory can be looked at."""
+    genesis: str = ""
+    """What the initial model is, if not the honest one: a "trap" for the victim, or of another "shape"."""
     alone: str = ""
     """The name of an attack that leaves a stage unfit for others, such as a silo that sits out afterwards."""
 

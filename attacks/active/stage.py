@@ -14,7 +14,7 @@ from silomix.attacks.active.liars.member import Member, Refused
 from silomix.attacks.active.measure import Closeness, Vector, flat
 from silomix.attacks.active.registry import Cast, Loot
 from silomix.attacks.active.seized import Apart
-from silomix.attacks.active.task import Drill
+from silomix.attacks.active.task import TRAINED, Drill, fingerprint, trapped
 from silomix.attacks.active.witness import Refusal, Witness
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.messages import Manifest, RoundKey
@@ -22,14 +22,16 @@ from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - with a name of its own, for its owner alone
+"""Where there is one, federations live there: they write much, durably, and are gone in a moment."""
 SILOS, HOPS = 6, 3
 VICTIM = "silo-03"
 """Whose update the adversary is after."""
 HOSTILE = "silo-06"
 """The silo that is on its side, where one is."""
 FIRST, SECOND, LAST = "shuffler-1", "shuffler-2", "shuffler-3"
-WAIT_S = 30.0
-"""Bound on everything that a drill waits for; nothing takes a tenth of it."""
+WAIT_S = 90.0
+"""Bound on everything that a drill waits for; nothing takes a tenth of it, but on a machine that is very busy."""
 PACE_S = 0.005
 QUIET_S = 0.03
 ROUNDS = 10_000
@@ -60,13 +62,14 @@ class Stage:
     def __init__(self, cast: Cast, witness: Witness, without: str = "") -> None:
         """`without` is the rule that is switched off, for nodes in processes of their own."""
         self.cast, self.witness = cast, witness
-        self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-"))
+        TRAINED.clear()
+        self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-", dir=MEMORY if MEMORY.is_dir() else None))
         self.federation = create(self.home / "f", SILOS, HOPS, policy=policy(**dict(cast.policy)), name="drill")
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
-        self.last_round = 0
-        self._mark = 0
+        self._mark = self.born = len(witness.heard)
         self._late: dict[str, float] = {}
+        self._passed_on: set[bytes] = set()
 
     async def __aenter__(self) -> "Stage":
         try:
@@ -83,6 +86,8 @@ class Stage:
         liars = (*cast.hops, *((f.aggregator.name,) if cast.aggregator else ()))
         for name in liars:
             liar = self.member(name)
+            if isinstance(liar, LyingHop) and not cast.aggregator:
+                liar.deliver = liar.in_suspense  # an honest aggregator begins at once
             await liar.serve()
         self.running = InProcess(self.home / "f", without=(*liars, *cast.silos, *cast.apart))
         await self.running.__aenter__()
@@ -91,6 +96,13 @@ class Stage:
         for node in self.aside.values():
             await node.ready()
         if cast.aggregator:
+            us = self.aggregator
+            if cast.genesis == "trap":
+                us.start = us.keep(trapped(us.tensors(us.start), int(VICTIM.removeprefix("silo-")) - 1))
+            elif cast.genesis == "shape":
+                us.start = us.keep_any(us.tensors(us.start))
+            self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
+            await self.aggregator.found()
             await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
         else:
             await self.until(lambda: self.running.aggregator.announced is not None, "the first round is announced")
@@ -188,30 +200,43 @@ class Stage:
     # Rounds, as an honest aggregator would run them
 
     def next_round(self) -> int:
-        """Take the next round for an attack."""
-        self.last_round += 1
-        return self.last_round
+        """Return the next round for an attack: the one that is due, or the one behind it if it was tried already."""
+        chronicle = self.aggregator.chronicle
+        return chronicle.log.round + (chronicle.log.round in chronicle.tried)
+
+    @property
+    def last_round(self) -> int:
+        """The last round that there is a record of."""
+        return self.aggregator.chronicle.log.round - 1
+
+    async def settle(self, before: int = 0) -> None:
+        """End the round that is under way: with its sum, if one was released, or without."""
+        us = self.aggregator
+        number = us.chronicle.log.round
+        if number not in us.chronicle.tried or (before and number >= before):
+            return
+        known = (came.manifest for came in us.came.values())
+        released = next((m for m in known if m.round == number and us.readable(m)), None)
+        if released is not None:
+            await us.conclude(released)
+        else:
+            await us.publish(us.chronicle.abandoned())
 
     async def keys(
         self, round_: int, attempt: int = 1, chain: Iterable[str] = (), small: Mapping[str, bytes] | None = None
     ) -> dict[str, tuple[RoundKey, ...]]:
         """Collect the keys of an attempt, from honest hops by a call and from the drill's own ones as it likes."""
-        made = {}
-        for hop in chain or self.federation.chain:
-            if hop in self.cast.hops:
-                point = (small or {}).get(hop, b"")
-                made[hop] = self.liar(hop).make_keys(round_, attempt, self.aggregator.invited(round_), point)
-            else:
-                made[hop] = await self.aggregator.prepare(hop, round_, attempt)
-        return made
+        await self.settle(round_)
+        small = small or {}
+        return {
+            hop: await self.aggregator.prepare(hop, round_, attempt, small=small.get(hop, b""))
+            for hop in chain or self.federation.chain
+        }
 
     async def open(self, manifest: Manifest, hops: Iterable[str] = ()) -> None:
         """Open an attempt at hops, the last one first; honest ones may refuse."""
         for hop in reversed(tuple(hops) or manifest.chain):
-            if hop in self.cast.hops:
-                self.liar(hop).open(manifest)
-            else:
-                await self.aggregator.open(hop, manifest)
+            await self.aggregator.open(hop, manifest)
 
     async def begin(
         self,
@@ -220,26 +245,52 @@ class Stage:
         attempt: int = 1,
         model: bytes = b"",
         silos: Iterable[str] | None = None,
+        **changes: Any,
     ) -> Manifest:
         """Open an attempt in all order, and announce it to these silos."""
         number = round_ or self.next_round()
         keys = await self.keys(number, attempt)
-        manifest = self.aggregator.propose(number, keys, attempt=attempt, model=model)
+        manifest = self.aggregator.propose(number, keys, attempt=attempt, model=model, **changes)
         await self.open(manifest)
         await self.aggregator.announce(manifest, self.honest_silos if silos is None else silos)
         return manifest
 
-    async def whole_round(self, *, model: bytes = b"", silos: Iterable[str] | None = None) -> Manifest:
-        """Run one round through honest hops, and wait for its sum; silos that are not told come too late."""
+    async def padded_round(self, *, silos: Iterable[str] | None = None, **changes: Any) -> Manifest:
+        """Run one round through honest hops until its sum is at the aggregator, under all pads."""
         names = self.honest_silos if silos is None else tuple(silos)
-        manifest = await self.begin(model=model, silos=names)
-        if set(names) != set(self.aggregator.invited(manifest.round)):
+        manifest = await self.begin(silos=names, **changes)
+        if set(names) != set(self.aggregator.invited()):
             await self.counted(names)
             self.pass_time(manifest.chain[0])
-        await self.until(lambda: self.came(manifest).whole, f"the sum of round {manifest.round}", unless=names)
+        what, nodes = f"the sum of round {manifest.round}", (*names, *manifest.chain)
+        await self.until(lambda: self.came(manifest).whole, what, unless=nodes)
         done = [self.hop(hop) for hop in manifest.chain if hop in self.running.nodes]
         await self.until(lambda: all(not hop.core.keys for hop in done), "the hops have forgotten the round")
         return manifest
+
+    async def whole_round(self, *, silos: Iterable[str] | None = None, **changes: Any) -> Manifest:
+        """Run one round through honest hops, to its record; silos that are not told come too late."""
+        manifest = await self.padded_round(silos=silos, **changes)
+        await self.aggregator.release(manifest)
+        await self.aggregator.conclude(manifest)
+        return manifest
+
+    async def clear(self) -> None:
+        """End what the attack before has left, so that the next one finds a model that is bound to nobody."""
+        if not self.cast.aggregator or not self.aggregator.chronicle.log.records:
+            return
+        self.mark()
+        await self.settle()
+        bound = self.aggregator.chronicle.sealed.get(self.aggregator.model, ())
+        if bound and FIRST not in self.cast.hops:
+            await self.whole_round(silos=bound)
+
+    async def followed(self, names: Iterable[str] = ()) -> None:
+        """Wait until these silos have made the newest model themselves, or refused to."""
+        wanted, us = set(names or self.honest_silos), self.aggregator
+        await self.until(
+            lambda: all(name in us.computed or self.refused_by((name,)) for name in wanted), "silos have a new model"
+        )
 
     def came(self, manifest: Manifest) -> Delivered:
         """Return what the aggregator has been sent in an attempt."""
@@ -260,13 +311,28 @@ class Stage:
         bodies = self.liar(hop).bodies.setdefault(manifest.digest, {})
         await self.until(lambda: wanted <= set(bodies), f"the bodies of all silos at {hop}")
 
+    async def newest_at(self, hop: LyingHop) -> Manifest:
+        """Wait until a hop that the drill plays has a sum of the attempt that an honest aggregator waits for."""
+        node = self.running.aggregator
+
+        def here() -> bool:
+            open_now, newest = node.core.manifest, hop.newest
+            waits = newest is not None and newest == open_now and newest.digest not in self._passed_on
+            return waits and newest is not None and bool(hop.heard[newest.digest].root)
+
+        await self.until(here, "a sum is here")
+        assert hop.newest is not None
+        self._passed_on.add(hop.newest.digest)
+        return hop.newest
+
     # The truth, which only the drill knows
 
     def truth(self, silo: str, model: bytes, round_: int) -> Vector:
-        """Return the update that a silo makes of a model in a round."""
-        task = Drill(int(silo.removeprefix("silo-")) - 1)
-        tensors = self.aggregator.tensors(model)
-        return flat(task.schema(), task.train(tensors, round_).tensors) - flat(task.schema(), tensors)
+        """Return the update that a silo makes of a model; if it was trained on before, then that one."""
+        number = int(silo.removeprefix("silo-")) - 1
+        task, tensors = Drill(number), self.aggregator.tensors(model)
+        round_ = TRAINED.get((number, fingerprint(tensors)), round_)
+        return flat(task.schema(), task.learn(tensors, round_)) - flat(task.schema(), tensors)
 
     def mean(self, model: bytes, round_: int) -> Vector:
         """Return the mean of all silos' updates: what the aggregator may know."""
@@ -288,9 +354,9 @@ class Stage:
             heard = len(self.witness.heard)
             await asyncio.sleep(QUIET_S)
 
-    def mark(self) -> None:
-        """Begin an attack: what nodes refuse from now on is its doing."""
-        self._mark = len(self.witness.heard)
+    def mark(self, since: int | None = None) -> None:
+        """Begin an attack: what nodes refuse from now on is its doing, or from when they had said so much."""
+        self._mark = len(self.witness.heard) if since is None else since
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Return what honest nodes have refused since then."""

@@ -5,6 +5,7 @@ silo has records of a class of its own and of classes that all of them have, so 
 something that sets each apart. Training is repeatable: whoever knows silo, model and round knows the update.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ DEAD = -1e3
 
 Matrix = npt.NDArray[np.float64]
 Tensors = Mapping[str, npt.NDArray[Any]]
+TRAINED: dict[tuple[int, bytes], int] = {}
+"""By silo and model: the round in which it was trained on first, in this process. Only the drill looks at it."""
 
 
 def centres() -> Matrix:
@@ -39,6 +42,11 @@ def features() -> Matrix:
     drawn: Matrix = np.random.default_rng(72).normal(size=(HIDDEN, FEATURES))
     scaled: Matrix = drawn / np.sqrt(FEATURES)
     return scaled
+
+
+def fingerprint(tensors: Tensors) -> bytes:
+    """Tell models apart."""
+    return b"".join(np.ascontiguousarray(tensors[name]).tobytes() for name in ("output", "bias"))
 
 
 class Drill:
@@ -58,18 +66,17 @@ class Drill:
 
     def initial(self) -> dict[str, npt.NDArray[Any]]:
         """Return the model that round 1 begins with: one that has learned a little, as most models in use have."""
-        output = np.random.default_rng(74).normal(scale=0.1, size=(HIDDEN, CLASSES)).astype(np.float32)
-        model: dict[str, npt.NDArray[Any]] = {"output": output, "bias": np.zeros(HIDDEN, np.float32)}
-        teachers = [Drill(silo) for silo in range(TEACHERS)]
-        for round_ in range(WARM_ROUNDS):
-            learned = [teacher.train(model, 10**6 + round_).tensors for teacher in teachers]
-            model = {name: np.stack([one[name] for one in learned]).mean(axis=0, dtype=np.float32) for name in model}
-        return model
+        return {name: value.copy() for name, value in _warmed_up().items()}
 
     def train(self, tensors: Tensors, round: int) -> Trained:  # noqa: A002 - the name of the protocol
+        """Learn, and leave a note of it: a model that is tried again in a later round is not trained on again."""
+        TRAINED.setdefault((self.silo, fingerprint(tensors)), round)
+        return Trained(self.learn(tensors, round), RECORDS, {"loss": 0.0})
+
+    def learn(self, tensors: Tensors, round_: int) -> dict[str, npt.NDArray[Any]]:
         """Take a few steps on three quarters of the records, others in each round."""
         output, bias = (tensors[name].astype(np.float64) for name in ("output", "bias"))
-        rng = np.random.default_rng([75, max(0, self.silo), round])
+        rng = np.random.default_rng([75, max(0, self.silo), round_])
         rows = rng.permutation(RECORDS)[: RECORDS * 3 // 4]
         x, wanted = self.records[rows], np.eye(CLASSES)[self.labels[rows]]
         inner = x @ features().T
@@ -79,8 +86,7 @@ class Drill:
             back = (wrong @ output.T) * (hidden > 0)
             output = output - RATE * hidden.T @ wrong / len(rows)
             bias = bias - RATE * back.mean(axis=0)
-        learned = {"output": output.astype(np.float32), "bias": bias.astype(np.float32)}
-        return Trained(learned, RECORDS, {"loss": 0.0})
+        return {"output": output.astype(np.float32), "bias": bias.astype(np.float32)}
 
     def evaluate(self, tensors: Tensors) -> dict[str, float]:
         """Return the share of this silo's records that a model gets right."""
@@ -89,9 +95,28 @@ class Drill:
         return {"accuracy": float(right.mean()), "loss": 0.0}
 
 
+def trapped(tensors: Tensors, silo: int) -> dict[str, npt.NDArray[Any]]:
+    """Change a model so that only records like one silo's own wake a hidden unit: nobody else learns anything."""
+    awake = features() @ centres().T
+    rest = awake[:, [kind for kind in range(CLASSES) if kind != silo]].max(axis=1)
+    bias = np.where(awake[:, silo] > rest + 1, -(rest + awake[:, silo]) / 2, DEAD)
+    return {**tensors, "bias": bias.astype(np.float32)}
+
+
 def nought() -> dict[str, npt.NDArray[Any]]:
     """Return the update of a silo that has learned nothing."""
     return {name: np.zeros_like(value) for name, value in Drill(0).initial().items()}
+
+
+@functools.cache
+def _warmed_up() -> dict[str, npt.NDArray[Any]]:
+    output = np.random.default_rng(74).normal(scale=0.1, size=(HIDDEN, CLASSES)).astype(np.float32)
+    model: dict[str, npt.NDArray[Any]] = {"output": output, "bias": np.zeros(HIDDEN, np.float32)}
+    teachers = [Drill(silo) for silo in range(TEACHERS)]
+    for round_ in range(WARM_ROUNDS):
+        learned = [teacher.learn(model, 10**6 + round_) for teacher in teachers]
+        model = {name: np.stack([one[name] for one in learned]).mean(axis=0, dtype=np.float32) for name in model}
+    return model
 
 
 def _softmax(logits: Matrix) -> Matrix:

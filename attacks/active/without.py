@@ -15,13 +15,13 @@ from silomix.attacks.active.registry import Rule
 from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks
-from silomix.runtime.core.numbers.masks import MaskContext, Secret, small_order
-from silomix.runtime.core.protocol import rules, shuffler, silo
+from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, small_order
+from silomix.runtime.core.protocol import release, roundlog, rules, shuffler, silo
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.core.protocol.messages import Accusation, Evidence, body_root
+from silomix.runtime.core.protocol.messages import Accusation, Evidence, RoundKey, body_root
 from silomix.runtime.net import calls, lines, streams
 from silomix.runtime.nodes import aggregator as aggregator_node
-from silomix.runtime.nodes import passage
+from silomix.runtime.nodes import follow, passage
 from silomix.runtime.nodes import shuffler as shuffler_node
 from silomix.runtime.store.vault import Vault
 
@@ -30,6 +30,30 @@ Patch = tuple[Any, str, Any]
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Check nothing."""
+
+
+# R2: any round may come next, with any draw, and any record counts.
+
+
+def _any_round(self: shuffler.Shuffler, event: shuffler.Prepare) -> list[shuffler.Effect]:
+    made = {name: Secret.draw(self._rng) for name in event.silos}
+    self._begins(event.round, event.now)
+    keys = tuple(
+        RoundKey(self.identity.name, name, event.round, event.attempt, public_key(private), self.last_released).signed(
+            self.identity, self.federation.digest, event.head
+        )
+        for name, private in made.items()
+    )
+    kept = Remember(shuffler.KeysMade(event.round, event.attempt, tuple(made.items())))
+    return [kept, shuffler.Keys(keys, self.last_released)]
+
+
+def _any_record(self: shuffler.Shuffler, event: shuffler.RecordIn) -> list[shuffler.Effect]:
+    record = event.record
+    stored: list[shuffler.Effect] = []
+    if record.round >= self.log.round - 1:
+        stored.append(Remember(shuffler.Stored(record)))
+    return [*stored, self._countersign(record)]
 
 
 # R3: a hop forgets what it has released.
@@ -41,6 +65,23 @@ def _forgetful(self: shuffler.Shuffler, fact: shuffler.Fact) -> None:
 
 
 _RECALL = shuffler.Shuffler.recall
+
+
+# Agreement: a hop signs whatever comes, and shows its pad to whoever asks, at any time.
+
+
+def _keeps_pads(self: shuffler.Shuffler, fact: shuffler.Fact) -> None:
+    if not isinstance(fact, shuffler.PadGone):
+        _RECALL(self, fact)
+
+
+def _signs_again(self: shuffler.Shuffler, event: shuffler.ReadyIn) -> list[shuffler.Effect]:
+    self.signed.pop(event.manifest, None)
+    effects: list[shuffler.Effect] = _READY(self, event)
+    return effects
+
+
+_READY = shuffler.Shuffler.__dict__["_ready"]
 
 
 # R4: a bare word is believed, and any point will do for a key.
@@ -120,7 +161,8 @@ async def _however_it_ends(self: passage.Passage, frames: AsyncIterator[Any], *r
     except PeerFault:
         if self.cohort is None or len(self._came) != self.chunks:
             raise
-        return body_root(self._came)
+        await self.trailed(body_root(self._came))
+        return self.came
 
 
 _RECEIVE = passage.Passage.receive
@@ -153,18 +195,31 @@ _READ_CHUNK = vars(streams)["read_chunk"]
 
 
 def _patches() -> dict[Rule, list[Patch]]:
-    signatures = [(module, "verify", _nothing) for module in (rules, shuffler, silo, shuffler_node, passage)]
+    signatures = [(module, "verify", _nothing) for module in (rules, shuffler, silo, shuffler_node, release, roundlog)]
     return {
         Rule.R1: [(rules, "_check_chain", _nothing)],
+        Rule.R2: [
+            *((roundlog.RoundLog, name, _nothing) for name in ("check_link", "check_next")),
+            (roundlog, "check_countersigned", _nothing),
+            (shuffler.Shuffler, "_prepare", _any_round),
+            (shuffler.Shuffler, "_record", _any_record),
+        ],
         Rule.R3: [(shuffler.Shuffler, "recall", _forgetful)],
+        Rule.AGREEMENT: [
+            (shuffler, "check_ready", _nothing),
+            (shuffler, "check_agreed", _nothing),
+            (shuffler.Shuffler, "_ready", _signs_again),
+            (shuffler.Shuffler, "recall", _keeps_pads),
+        ],
         Rule.R4: [
             (shuffler_node, "fault_of", _gullible),
             (shuffler.Shuffler, "_evidence", _believing),
             (rules, "small_order", lambda _: False),
             (silo, "seal", _sealed_to_anything),
         ],
+        Rule.R5: [(follow, "follows", lambda _: False)],
         Rule.R6: [
-            *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire")),
+            *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire", "_record")),
             (Secret, "wipe", _nothing),
             (Vault, "forget", _nothing),
         ],
@@ -194,6 +249,8 @@ def _patches() -> dict[Rule, list[Patch]]:
 
 SWITCHABLE: tuple[Rule, ...] = tuple(_patches())
 """The rules that can be switched off. The others are not built, or promise nothing."""
+ALSO = {"history": Rule.R2, "facts": Rule.R3, "lineage": Rule.R5}
+"""What some of them are called beside."""
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from silomix.attacks.audit.verdict import Json, judge
 from silomix.attacks.audit.watch import watched
 from silomix.attacks.errors import Unfit
 from silomix.attacks.views.captured import Scene
+from silomix.runtime.results import find
 
 QUICK = Size("quick", 1000, 8)
 """Within ten minutes on two cores, for the digits."""
@@ -81,6 +82,7 @@ def _call(job: Job) -> Any:
 
 def audit_captures(homes: Sequence[Path], command: str) -> Json:
     """Audit federations that have already run, from their captures alone."""
+    homes = [find(home).home for home in homes]  # of `silomix run` too, whose results are above its federation
     real = [watched(home) for home in homes]
     scene = Scene(homes[0])
     policy = scene.federation.policy

@@ -134,7 +134,13 @@ class Siege:
         """Put a simulated round into the form that views are made of."""
         policy = self.campaign.policy
         return Truth(
-            self.schema, done.cohort, done.before, done.trained, policy.precision, policy.bound, self.campaign.silos
+            self.schema,
+            done.cohort,
+            done.before,
+            done.trained,
+            policy.precision,
+            roster=self.campaign.silos,
+            own_bounds=done.bounds,
         )
 
 

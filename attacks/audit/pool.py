@@ -3,6 +3,7 @@
 Nothing heavy is imported here: a process needs what its work needs.
 """
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from typing import Any
+
+from silomix.models import LOGGER
 
 
 @dataclass(frozen=True)
@@ -74,3 +77,4 @@ def _results(todo: list[Job], workers: int) -> Iterator[tuple[int, Any]]:
 
 def _worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
+    logging.getLogger(LOGGER).setLevel(logging.ERROR)  # what tasks say of their models, the parent has said

@@ -11,6 +11,8 @@ from silomix.runtime.store.files import write_atomically
 
 PLACE = "reproduction"
 """Below the directory of the page: a JSON file for each run, and its plots."""
+FORMATS = ("svg", "pdf")
+"""Of figures for papers and slides."""
 HEAD = """\
 # The paper's tables and figures, repeated
 
@@ -38,6 +40,19 @@ def record(out: Path, done: Run) -> None:
         draw(plot, path)
         path.chmod(0o644)
     _write(out / "reproduction.md", document(out))
+
+
+def write_figures(directory: Path, done: Run) -> list[Path]:
+    """Write one run's plots for papers and slides, and return the files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for i, plot in enumerate(done.result.plots):
+        for ending in FORMATS:
+            path = directory / f"{done.name}-{i + 1}.{ending}"
+            draw(plot, path)
+            path.chmod(0o644)
+            written.append(path)
+    return written
 
 
 def _write(path: Path, text: str) -> None:

@@ -21,6 +21,7 @@ from silomix.attacks.paper.accuracy import EXPERIMENTS as ACCURACY_EXPERIMENTS
 from silomix.attacks.paper.cohorts import COHORT_EXPERIMENTS
 from silomix.attacks.paper.cost import COST_EXPERIMENTS
 from silomix.attacks.paper.inversion import INVERSION_EXPERIMENTS
+from silomix.attacks.paper.paper_size import PAPER_SIZE_EXPERIMENTS
 from silomix.attacks.paper.residue_sums import RESIDUE_EXPERIMENTS
 from silomix.attacks.paper.resources import RESOURCE_EXPERIMENTS
 from silomix.attacks.paper.source_inference import SIA_EXPERIMENTS
@@ -40,6 +41,7 @@ NEEDS_CIFAR100 = Experiment(
 )
 REGISTRY: tuple[Experiment, ...] = (
     *SIA_EXPERIMENTS,
+    *PAPER_SIZE_EXPERIMENTS,
     NEEDS_CIFAR100,
     *COHORT_EXPERIMENTS,
     *INVERSION_EXPERIMENTS,
@@ -192,7 +194,8 @@ def run(
         known = ", ".join(("digits", *experiment.data)) if experiment.data else "its own data only"
         raise ReproduceError(f"{experiment.id} does not run on {data!r}: it runs on {known}")
     sized = replace(scale, data=data)
-    kept = Kept(directory or cache_directory(), experiment.id, f"{scale.name} {scale.rounds}", show, fresh)
+    size = "by round" if experiment.by_round else f"{scale.name} {scale.rounds}"
+    kept = Kept(directory or cache_directory(), experiment.id, size, show, fresh)
     began = time.monotonic()
     result = experiment.run(sized, kept)
     date = datetime.now(UTC).strftime("%Y-%m-%d")

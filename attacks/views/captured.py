@@ -5,7 +5,6 @@ level semi-honest the capture shows the sum under the aggregator's own mask; the
 sum is taken from the model that it published next, or from its checkpoint of the last one.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Array, Schema
 from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.store.home import FEDERATION_FILE, Home
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model
@@ -71,10 +71,10 @@ class Scene:
         if not journal.exists():
             return found
         with closing(Journal(journal)) as facts:
-            for round_, _, value in facts.facts("applied"):
-                path = node.state.model(bytes.fromhex(json.loads(value)["model"]))
+            for record in read_log(facts):
+                path = node.state.model(record.model_after)
                 if path.exists():
-                    found[round_] = read_floats(path)
+                    found[record.round] = read_floats(path)
         return found
 
     def captured(self, capture: Path | None = None) -> Iterator[tuple[int, View]]:

@@ -34,8 +34,15 @@ class Truth:
     trained: tuple[Tensors, ...]
     precision: int = 4
     bound: float = 1.0
+    """Of every tensor, unless each has its own."""
     roster: int = 0
     """Silos on the roster, which the plan has room for; 0 for the cohort."""
+    own_bounds: tuple[float, ...] = ()
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The bound of each tensor."""
+        return self.own_bounds or (self.bound,) * len(self.schema.tensors)
 
     @property
     def updates(self) -> list[dict[str, Array]]:
@@ -48,7 +55,7 @@ class Truth:
 
     def codec(self, numbers: Plan) -> Codec:
         """Return what silos encode with."""
-        return Codec(self.schema, (self.bound,) * len(self.schema.tensors), numbers)
+        return Codec(self.schema, self.bounds, numbers)
 
     def empty(self) -> View:
         """Return what everybody knows."""
@@ -72,8 +79,7 @@ def _shuffled(granularity: Granularity) -> Callable[[Truth, np.random.Generator]
         numbers = truth.plan(Encoding.COUNTS, Level.TRUSTED)
         chunk = truth.schema.parameters  # one chunk: a permutation may not depend on how bodies are cut
         mode = Baseline(granularity, truth.schema, numbers, chunk)
-        bounds = (truth.bound,) * len(truth.schema.tensors)
-        bodies = [[bytes(mode.encode(update, bounds))] for update in truth.updates]
+        bodies = [[bytes(mode.encode(update, truth.bounds))] for update in truth.updates]
         rows = mode.shuffle(0, bodies, Secret.draw(rng.bytes))
         return replace(truth.empty(), rows=np.stack([np.frombuffer(row[0], "<f4") for row in rows]), mixed=granularity)
 

@@ -113,6 +113,8 @@ class Experiment:
     """`RUNS`, "needs <data>: where to get it" (it has a `run` for when that is there), or "not reproduced: why"."""
     data: tuple[str, ...] = ()
     """Data sets that it also runs on, besides the embedded ones, when their files are there."""
+    by_round: bool = False
+    """Its points are single rounds: what was kept serves a run of any size."""
 
     def __post_init__(self) -> None:
         if self.run is None and self.state == RUNS:

@@ -5,7 +5,7 @@ rounds.jsonl        one line for each round; a round is done when its line is th
 best.safetensors    the model of the best accuracy so far
 last.safetensors    the newest model
 accuracy.png        accuracy by round
-state/              the newest model and the server optimiser's state, by round
+state/              the newest model, the server optimiser's state, and with automatic bounds the model before
 """
 
 import fcntl
@@ -83,11 +83,13 @@ class RunDirectory:
         try:
             found, model = read_model(path.read_bytes())
             moments = read_model(path.with_suffix(".moments").read_bytes())[1] if optimiser.slots else {}
+            older = path.with_suffix(".previous")
+            previous = read_model(older.read_bytes())[1] if older.exists() else None
         except (OSError, Fault) as error:
             raise self._lost(f"{path} cannot be read ({error})") from None
         if found.digest != schema.digest:
             raise self._lost(f"{path} is another model than the task's")
-        return State(self.done, model, moments)
+        return State(self.done, model, moments, previous)
 
     def add(self, done: SimulatedRound, schema: Schema, optimiser: Optimiser) -> dict[str, Any]:
         """Keep a round: first what the next one needs, then the line that says that it is done."""
@@ -99,6 +101,8 @@ class RunDirectory:
             write_atomically(
                 path.with_suffix(".moments"), write_model(optimiser.state_schema(schema), done.state.optimiser)
             )
+        if done.state.previous is not None:
+            write_atomically(path.with_suffix(".previous"), write_model(schema, done.state.previous))
         accuracy = done.metrics.get("accuracy")
         if accuracy is not None and accuracy > max(self.accuracies().values(), default=-1.0):
             write_atomically(self.directory / BEST, model)

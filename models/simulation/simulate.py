@@ -15,13 +15,14 @@ from silomix.models.simulation.sums import Sums, Update, generator, plain_mean
 from silomix.models.simulation.workers import Silos, SimulationError, Turn
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Fault, UserError
+from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.noise import clip
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
 from silomix.runtime.core.learning.update import update_of, weight_of
 from silomix.runtime.core.numbers.codec import Clips
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Array, Schema
-from silomix.runtime.core.policy import Policy, UpdateKind
+from silomix.runtime.core.policy import AUTO, Policy, UpdateKind
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.task import Tensors
 
@@ -36,6 +37,8 @@ class State:
     round: int
     model: dict[str, Array]
     optimiser: dict[str, Array] = field(default_factory=dict)
+    previous: dict[str, Array] | None = None
+    """The model before that one, if bounds follow from how far it has moved."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class SimulatedRound:
     """Values beyond their bound, over all silos."""
     state: State | None = field(default=None, repr=False)
     """What the next round goes on from."""
+    bounds: tuple[float, ...] = ()
+    """What each tensor's values were scaled by and clipped to."""
 
     @property
     def training_share(self) -> float:
@@ -171,6 +176,8 @@ class _Rounds:
         round_, before = state.round + 1, _frozen(state.model)
         numbers = {name: i for i, name in enumerate(self.federation.silo_names)}
         cohort = tuple(numbers[name] for name in self.federation.draw(round_))
+        bounds = bounds_of(self.policy, self.schema, before, state.previous)
+        self.sums.begin(bounds)
         turns = team.train(cohort, before, round_)
         clock.lap("wait")
         clips = Clips()
@@ -205,7 +212,8 @@ class _Rounds:
             seconds,
             tuple(turn.trained.metrics for turn in turns),
             clips.total,
-            State(round_, after, kept),
+            State(round_, after, kept, before if self.policy.bound == AUTO else None),
+            bounds,
         )
 
     def _updates(self, before: Tensors, turns: Sequence[tuple[int, Turn]]) -> Iterator[Update]:

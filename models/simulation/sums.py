@@ -29,10 +29,15 @@ class Sums:
     def __init__(self, federation: Federation, schema: Schema, seed: int, *, masked: bool) -> None:
         """The seed is that of masks and noise."""
         self.federation, self.schema, self.seed, self.masked = federation, schema, seed, masked
-        policy = federation.policy
-        bounds = (policy.bound,) * len(schema.tensors)
-        self.codec = Codec(schema, bounds, federation.plan, policy.chunk_parameters)
+        self.codec = self._with((1.0,) * len(schema.tensors))
         self.noise = federation.noise
+
+    def begin(self, bounds: tuple[float, ...]) -> None:
+        """Begin a round, with the bound of each tensor."""
+        self.codec = self._with(bounds)
+
+    def _with(self, bounds: tuple[float, ...]) -> Codec:
+        return Codec(self.schema, bounds, self.federation.plan, self.federation.policy.chunk_parameters)
 
     def warm(self, model: Tensors) -> None:
         """Load the compiled kernels, which the first round would wait for."""

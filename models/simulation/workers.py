@@ -5,6 +5,7 @@ over threads. What a silo computes depends on the model, the round and its numbe
 and which silo goes where, does not show in the result.
 """
 
+import logging
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from silomix.models import LOGGER
 from silomix.runtime.core.errors import Fault, RunError, UserError
 from silomix.runtime.task import Option, Task, Tensors, Trained, load_task, train_task
 
@@ -236,6 +238,7 @@ def _serve(line: Connection, path: str, options: dict[str, Option]) -> None:
     """Run in a worker: do what is asked for until the line ends. One thread for each process, before torch loads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    logging.getLogger(LOGGER).setLevel(logging.ERROR)  # what tasks say of their models, the parent has said
     bench = _Bench(path, options)
     while True:
         try:

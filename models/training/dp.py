@@ -137,10 +137,10 @@ def fit(task: Trainable, privacy: Privacy, rng: np.random.Generator, loss_of: Ca
             picked = torch.from_numpy(np.flatnonzero(_uniform(source, n).numpy() < privacy.sample_rate))
             optimiser.zero_grad()
             if len(picked):
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "Full backward hook is firing")
-                    loss = loss_of(picked)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                # For good: other silos may train in other threads, and torch's filters are all threads' at once.
+                warnings.filterwarnings("ignore", "Full backward hook is firing")
+                loss = loss_of(picked)
+                loss.backward()  # type: ignore[no-untyped-call]
                 loss_sum, seen = loss_sum + loss.item() * len(picked), seen + len(picked)
             else:  # nobody was drawn: a step of noise, or the absence would show
                 for p in parameters:

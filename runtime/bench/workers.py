@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.runtime.config.load import NodeConfig, load_node
+from silomix.runtime.core.numbers.codec import Aggregate
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.net.calls import Context
@@ -23,7 +24,6 @@ from silomix.runtime.net.transport import Server, channel
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.memory import give_back
 from silomix.runtime.nodes.node import tls_of
-from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.task import Trained
@@ -84,6 +84,7 @@ class BenchSilo(SiloNode):
         self.gate = asyncio.Event()
 
     async def _freeze(self, manifest: Manifest) -> None:
+        await self.follower.follow()  # before the start: it is a phase of its own
         say(event="ready", arm=self.arm, round=manifest.round)
         await self.gate.wait()
         self.gate.clear()
@@ -102,12 +103,12 @@ class BenchAggregator(AggregatorNode):
 
     arm = ""
 
-    def _next_model(self, passage: Passage, size: int) -> Any:
+    def _means(self, *released: Any) -> tuple[list[Aggregate], int, int]:
         say(event="arrived", arm=self.arm, t=time.monotonic())
-        mean = passage.decode(size)[0].tensors
-        said = float(mean["vector"][:CHECKED].astype(np.float64).sum())
+        means, size, received = super()._means(*released)
+        said = float(means[0].tensors["vector"][:CHECKED].astype(np.float64).sum())
         say(event="decoded", arm=self.arm, t=time.monotonic(), check=said, size=size)
-        return self.data, self.tensors, {}  # the next round begins with the same model: only the sum is timed
+        return means, size, received
 
 
 class Plain:

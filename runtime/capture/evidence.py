@@ -2,14 +2,14 @@
 
 A capture has the frames as they travelled. Here they are put together again, per round: who took part, the model that
 the round began with, and what came out of the chain: one body for each silo (the paper's modes `none` to `parameter`),
-sums of residues that were not reduced (`unary`), or one reduced sum (`trusted`; at level `semi-honest` it lies under
-the aggregator's own mask, which the capture does not have: the sum itself shows in the next model).
+sums of residues that were not reduced (`unary`), or one reduced sum, from which the pads that hops showed are taken off
+(`trusted`; at level `semi-honest` it lies under the aggregator's own mask: the sum itself shows in the next model).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,13 @@ from silomix.runtime.capture.format import CaptureError, Direction, Record
 from silomix.runtime.capture.reader import read
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.numbers.baseline import float_body
+from silomix.runtime.core.numbers.masks import Secret, mask_streams
 from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.release import Ready, Trail
 from silomix.runtime.core.protocol.rules import baseline, layout
+from silomix.runtime.net.history import read_trails
 from silomix.runtime.net.wire import read_cohort, read_manifest
 from silomix.runtime.store.modelfile import read_model
 from silomix.v1 import body_pb2
@@ -36,7 +39,7 @@ class Evidence:
     manifest: Manifest = field(repr=False)
     cohort: tuple[str, ...]
     model: dict[str, Array] | None = field(repr=False)
-    """The global model that the round began with; None if the capture does not have it."""
+    """The global model that the round began with, if a silo downloaded it: most compute it themselves."""
     rows: npt.NDArray[np.float32] | None = field(repr=False)
     """(silos, values): the bodies as they came, in modes `none` to `parameter`."""
     sums: npt.NDArray[Any] | None = field(repr=False)
@@ -59,67 +62,91 @@ class _Stream:
     cohort: tuple[str, ...] = ()
     groups: int = 0
     chunks: list[body_pb2.Chunk] = field(default_factory=list)
-    whole: bool = False
+    trails: tuple[Trail, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.trails)
+
+
+@dataclass
+class _Seen:
+    """All that was found so far, by the number of its call or by the digest that names it."""
+
+    manifests: dict[bytes, Manifest] = field(default_factory=dict)
+    streams: dict[tuple[float, int], _Stream] = field(default_factory=dict)
+    parts: dict[tuple[float, int], bytearray] = field(default_factory=dict)
+    wanted: dict[tuple[float, int], bytes] = field(default_factory=dict)
+    asked: dict[tuple[float, int], bytes] = field(default_factory=dict)
+    pads: dict[bytes, dict[str, Secret]] = field(default_factory=dict)
+    """By manifest, then by hop."""
 
 
 def evidence(path: Path | str) -> Iterator[Evidence]:
     """Yield the rounds of an aggregator's capture, in order. A stream that broke off, or came again, counts once."""
-    manifests: dict[bytes, Manifest] = {}
-    streams: dict[tuple[float, int], _Stream] = {}
-    parts: dict[tuple[float, int], bytearray] = {}
-    wanted: dict[tuple[float, int], bytes] = {}
+    found = _Seen()
     for record in read(path):
         if record.header.role != "aggregator":
             raise CaptureError(f"{path} is a capture of {record.header.node}, not of an aggregator")
-        key = (record.header.started, record.stream)  # numbers begin anew with each run of the node
-        _take(record, key, manifests, streams, parts, wanted)
-    models = {digest: bytes(parts[key]) for key, digest in wanted.items() if key in parts}
+        _take(record, (record.header.started, record.stream), found)  # numbers begin anew with each run of the node
+    models = {digest: bytes(found.parts[key]) for key, digest in found.wanted.items() if key in found.parts}
     seen = set()
-    for stream in streams.values():
-        manifest = manifests.get(stream.digest)
+    for stream in found.streams.values():
+        manifest = found.manifests.get(stream.digest)
         if stream.whole and manifest is not None and stream.digest not in seen:
             seen.add(stream.digest)
-            yield _put_together(stream, manifest, models.get(manifest.model))
+            yield _put_together(stream, manifest, models.get(manifest.model), found.pads.get(stream.digest, {}))
 
 
-def _take(
-    record: Record,
-    key: tuple[float, int],
-    manifests: dict[bytes, Manifest],
-    streams: dict[tuple[float, int], _Stream],
-    parts: dict[tuple[float, int], bytearray],
-    wanted: dict[tuple[float, int], bytes],
-) -> None:
-    kind = record.kind
+def _take(record: Record, key: tuple[float, int], found: _Seen) -> None:
+    kind, message = record.kind, cast("Any", record.message)
     if kind == "OpenRequest":
-        manifest = read_manifest(record.message.manifest)  # type: ignore[attr-defined]
-        manifests[manifest.digest] = manifest
+        manifest = read_manifest(message.manifest)
+        found.manifests[manifest.digest] = manifest
     elif kind == "GetModelRequest":
-        wanted[key] = record.message.model_digest  # type: ignore[attr-defined]
+        found.wanted[key] = message.model_digest
     elif kind == "ModelPart":
-        parts.setdefault(key, bytearray()).extend(record.message.data)  # type: ignore[attr-defined]
+        found.parts.setdefault(key, bytearray()).extend(message.data)
+    elif kind == "RevealRequest":
+        found.asked[key] = message.manifest_digest
+    elif kind == "RevealResponse":
+        found.pads.setdefault(found.asked.get(key, b""), {})[record.peer] = Secret(message.pad)
     elif kind.startswith("RelayFrame.") and record.direction is Direction.RECEIVED:
-        frame: Any = record.message
-        stream = streams.setdefault(key, _Stream())
+        stream = found.streams.setdefault(key, _Stream())
         if kind == "RelayFrame.open":
-            stream.digest = frame.open.manifest_digest
+            stream.digest = message.open.manifest_digest
         elif kind == "RelayFrame.cohort":
-            stream.cohort = read_cohort(frame.cohort).silos
+            stream.cohort = read_cohort(message.cohort).silos
         elif kind == "RelayFrame.groups":
-            stream.groups = len(frame.groups.groups)
+            stream.groups = len(message.groups.groups)
         elif kind == "RelayFrame.chunk":
-            stream.chunks.append(frame.chunk)
+            stream.chunks.append(message.chunk)
         elif kind == "RelayFrame.trailer":
-            stream.whole = True
+            stream.trails = read_trails(list(message.trailer.trails))
 
 
-def _put_together(stream: _Stream, manifest: Manifest, model: bytes | None) -> Evidence:
+def _uncovered(stream: _Stream, manifest: Manifest, pads: Mapping[str, Secret]) -> list[list[memoryview]]:
+    """The chunks as they came, with the pads that were shown taken off."""
+    shape, n, ready = layout(manifest), stream.groups or 1, Ready(manifest.digest, stream.trails)
+    covers = [(pad, ready.pad_context(hop, manifest.chunk_parameters)) for hop, pad in pads.items()]
+    streams, out = mask_streams(covers, manifest.plan.moduli), []
+    for chunk in stream.chunks:
+        lot = chunk.index // n
+        body = np.frombuffer(b"".join(chunk.planes), np.uint8).copy()
+        for one in streams:
+            one.apply(body, chunk.index, shape.length(lot), -1)
+        out.append(shape.planes(body.data, lot))
+    return out
+
+
+def _put_together(stream: _Stream, manifest: Manifest, model: bytes | None, pads: Mapping[str, Secret]) -> Evidence:
     mode, shape = baseline(manifest), layout(manifest)
     rows, sums = None, None
     try:
         if mode is None:
             n = stream.groups or 1
-            chunks = [shape.unpack(c.index // n, list(c.planes)).astype(np.int64) for c in stream.chunks]
+            parts = _uncovered(stream, manifest, pads)
+            chunks = [shape.unpack(i // n, planes).astype(np.int64) for i, planes in enumerate(parts)]
             sums = np.stack([np.concatenate(chunks[k::n], axis=1) for k in range(n)])
             sums = sums if stream.groups else sums[0]
         elif float_body(manifest.granularity):

@@ -18,6 +18,8 @@ from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb
 FORMAT = "silocap"
 VERSION = 1
 SUFFIX = ".silocap.gz"
+MAX_RECORD = 1 << 26
+"""Longest record that is read: no message is an eighth of it, and a small file must not fill the memory."""
 MAX_HEADER = 1 << 16
 """Bytes of a header line at most: a file without an end of line is not searched for ever."""
 

@@ -8,6 +8,7 @@ from typing import BinaryIO
 from silomix.runtime.capture.format import (
     GZIP,
     MAX_HEADER,
+    MAX_RECORD,
     PIECE,
     SUFFIX,
     CaptureError,
@@ -74,7 +75,10 @@ class Reading(Iterator[Record]):
 def _records(source: "_Source") -> Iterator[Record]:
     header = FileHeader.parse(source.line(MAX_HEADER))
     while not source.ended():
-        yield decode_record(header, source.take(source.varint()))
+        size = source.varint()
+        if size > MAX_RECORD:
+            raise CaptureError(f"a record of {size} bytes is longer than any message")
+        yield decode_record(header, source.take(size))
 
 
 class _Source:

@@ -76,6 +76,8 @@ class Capture:
         self._settled = 0
         self._dropped = 0
         self._recorded = 0
+        self.on_dropped: Callable[[int], None] | None = None
+        """Hears how many records were dropped, whenever some are; from any thread."""
         self._closing = False
         self._complained = False
         self._file: _Writer | None = None
@@ -141,6 +143,8 @@ class Capture:
         with self._changed:
             self._dropped += count
             first, self._complained = not self._complained, True
+        if self.on_dropped is not None:
+            self.on_dropped(count)
         if first:  # `dropped` counts the others; a line for each would be a second flood
             self._log.warning("capture drops records", cause=why, directory=self.directory)
 

@@ -33,6 +33,9 @@ MEANINGS = {
     Exit.BROKEN_PIPE: "whoever read the output went away",
 }
 
+LASTING = (Exit.NO, Exit.BAD_INPUT)
+"""Ends that starting the same thing again would not change: whoever starts nodes leaves those alone."""
+
 _ROOM = {ENOSPC, EDQUOT, EADDRINUSE, EAGAIN, EMFILE, ENFILE}
 """Errors of the operating system that are over once there is room again."""
 _PEERS = {Reason.WRONG_FEDERATION, Reason.UNKNOWN_PEER, Reason.BUSY}

@@ -11,7 +11,7 @@ from silomix.runtime.cli.exits import MEANINGS, Exit
 
 GROUPS = {
     "start here": ("demo", "run", "simulate", "data", "model"),
-    "run nodes": ("init", "aggregator", "shuffler", "silo"),
+    "run nodes": ("init", "aggregator", "shuffler", "silo", "pause", "resume"),
     "look": ("status", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),
     "deploy": ("render",),

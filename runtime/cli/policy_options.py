@@ -8,11 +8,13 @@ import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from silomix.runtime.cli import options
 from silomix.runtime.cli.options import BadOption, read_pairs
 from silomix.runtime.core.policy import KEYS, Policy, PolicyKey
+from silomix.runtime.core.values import Kind
 
 OPTIONS = "task_options"
 """The one key whose value is no single word: it is given as --option KEY=VALUE, once for each."""
@@ -42,8 +44,20 @@ def add_policy(
         told = _help(key, (defaults or {}).get(name))
         if kind.words:
             group.add_argument(flag(name), choices=kind.words, help=told)
+        elif kind.name:
+            metavar = f"{_METAVARS[kind.reads]}|{kind.name}"
+            group.add_argument(flag(name), type=partial(_word_or, kind), metavar=metavar, help=told)
         else:
             group.add_argument(flag(name), type=kind.reads, metavar=_METAVARS[kind.reads], help=told)
+
+
+def _word_or(kind: Kind, word: str) -> Any:
+    """Read a word of the command line: a kind's own name for a value, or a value."""
+    assert kind.reads is not None
+    try:
+        return word if word == kind.name else kind.reads(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {word}; give {kind.allowed}") from None
 
 
 def flag(name: str) -> str:

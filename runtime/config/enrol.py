@@ -253,7 +253,7 @@ def _entry(key: Key, name: str, value: Value, *, commented: bool = False) -> Ite
     yield from (f"# {line}" for line in wrap(key.what, 100, break_on_hyphens=False))
     if key.kind not in (PATH, FLAG):
         yield f"# Allowed: {key.kind.allowed}."
-    yield f"{'# ' if commented else ''}{name} = {_toml(value)}"
+    yield f"{'# ' if commented else ''}{name} = {_toml(key.kind.shown(value))}"
 
 
 def _options(header: str, key: Key, options: Mapping[str, Scalar]) -> Iterator[str]:

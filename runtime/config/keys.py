@@ -71,6 +71,11 @@ NODE_KEYS: Mapping[str, Key] = {
         NAMES, "Shufflers without which this silo does not submit: its own.", default=(), roles=(Role.SILO,)
     ),
     "capture": Key(PATH, "Where to record what this node sees, for an audit. Attack material."),
+    "traces": Key(
+        text("http://HOST:PORT or https://HOST:PORT", r"https?://[A-Za-z0-9.\[\]:-]+:[0-9]+"),
+        "OpenTelemetry collector (OTLP over gRPC) that hears how long each phase of a round took. Empty for none.",
+        default="",
+    ),
     "log": Key(one_of(LogFormat), "For a person or for a collector.", default=LogFormat.CONSOLE),
     "initial_model": Key(PATH, "Model to begin with, safetensors.", roles=(Role.AGGREGATOR,)),
     "evaluate": Key(

@@ -26,7 +26,7 @@ from silomix.runtime.config.keys import (
 )
 from silomix.runtime.config.kinds import PATH, Key, Role
 from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
-from silomix.runtime.core.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
+from silomix.runtime.core.policy import AUTO, LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.values import Scalar
 from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
@@ -70,6 +70,8 @@ class NodeConfig:
     metrics_training: bool
     required_hops: tuple[str, ...]
     capture: Path | None
+    traces: str
+    """Where the OpenTelemetry collector is; empty for none."""
     log: LogFormat
     initial_model: Path | None
     evaluate: bool
@@ -111,6 +113,8 @@ def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> F
     _check_roster(where, federation)
     if conflict := federation.conflict():
         raise where.under("policy").wrong(*conflict)
+    if policy.bound == AUTO:  # nodes do not put such bounds into manifests yet
+        raise where.under("policy").wrong("bound", 'found "auto", which only `silomix simulate` has yet; give a number')
     return federation
 
 

@@ -31,6 +31,12 @@ class Reason(StrEnum):
     WRONG_CHAIN = "wrong_chain"
     WRONG_KEYS = "wrong_keys"
     FENCE_MISSING = "fence_missing"
+    # The history, and the release.
+    WRONG_HEAD = "wrong_head"
+    FORKED = "forked"
+    FENCED = "fenced"
+    WRONG_PAD = "wrong_pad"
+    WRONG_STEP = "wrong_step"
     # A peer, or a cohort of them.
     UNKNOWN_PEER = "unknown_peer"
     NOT_INVITED = "not_invited"

@@ -12,7 +12,19 @@ from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
 
 from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Encoding, Granularity, Level, Quantiser
-from silomix.runtime.core.values import FADING, LIMIT, OPTIONS, POSITIVE, SHARE, Kind, Scalar, one_of, text, whole
+from silomix.runtime.core.values import (
+    FADING,
+    LIMIT,
+    OPTIONS,
+    POSITIVE,
+    SHARE,
+    Kind,
+    Scalar,
+    one_of,
+    or_named,
+    text,
+    whole,
+)
 
 LEAST_COHORT = 3
 """No sum is ever released over fewer silos: with two, each would learn the other's update."""
@@ -28,6 +40,10 @@ MAX_CHUNK = 1 << 20
 MAX_PARAMETERS = 1 << 33
 """Values that a model may have, pinned or not. A hop holds one packed sum and works on copies of its parts: that takes
 4 to 6 bytes for each value, so about 50 GB here. No hop holds more; an aggregator that announces more means harm."""
+
+
+AUTO = 0.0
+"""The `bound` that stands for bounds which follow from the model (core/learning/bounds.py). It is written "auto"."""
 
 
 class UpdateKind(StrEnum):
@@ -79,6 +95,11 @@ class Policy:
     """What the owners agreed on: each field with its type, what it may be, what it is for, and its default.
 
     docs/operations.md says how to choose.
+
+    >>> import silomix
+    >>> policy = silomix.Policy(task="mytask:task", rounds=20, precision=5, minimum_cohort=5)
+    >>> policy.level, policy.bound
+    (<Level.SEMI_HONEST: 'semi-honest'>, 1.0)
     """
 
     task: Annotated[str, _TASK, "What silos train: a Python factory."] = "silomix.models.digits:task"
@@ -103,7 +124,12 @@ class Policy:
     update: Annotated[
         UpdateKind, one_of(UpdateKind), "What a silo sends: the change to the global model, or its trained weights."
     ] = UpdateKind.DELTA
-    bound: Annotated[float, POSITIVE, "Magnitude that values are scaled by and clipped to."] = 1.0
+    bound: Annotated[
+        float,
+        or_named(POSITIVE, "auto", AUTO),
+        "Magnitude that values are scaled by and clipped to. With auto each tensor has its own, which follows from the "
+        "global model and its last change.",
+    ] = 1.0
     weight_levels: Annotated[
         int,
         whole(1, 1_000_000),
@@ -187,6 +213,10 @@ class Policy:
         default_factory=dict
     )
 
+    def __post_init__(self) -> None:
+        if str(self.bound) == "auto":  # as a file says it, and a program may
+            object.__setattr__(self, "bound", AUTO)
+
     def cohort_of(self, silos: int) -> int:
         """Silos that a sum holds at least, with so many on the roster: a majority, unless the policy has a number.
 
@@ -225,6 +255,11 @@ class Policy:
     def _learning_conflict(self) -> tuple[str, str] | None:
         if self.server is Server.MEDIAN and not self.group_size:
             return "server", 'found "median" of one mean; give policy.group_size, or another rule'
+        if self.bound == AUTO and self.clip_norm:
+            return "bound", (
+                'found "auto" beside policy.clip_norm, which limits an update in units of one bound; give a number, '
+                "or no clip_norm"
+            )
         if not self.noise_multiplier:
             return None
         if not self.clip_norm:

@@ -6,7 +6,7 @@ document. Nothing here loads more than the standard library: a command's manual 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
 from typing import Any
@@ -29,6 +29,14 @@ class Kind:
     """What a word on a command line is read as, if one word can say such a value."""
     words: tuple[str, ...] = ()
     """All values, if they are a few words."""
+    name: str = ""
+    """A word that may be said in place of one value, and is written for it."""
+    named: Any = None
+    """That value."""
+
+    def shown(self, value: Any) -> Any:
+        """Return what is written for a value: itself, or its name."""
+        return self.name if self.name and value == self.named else value
 
 
 def whole(low: int, high: int, step: int = 1, *, zero: bool = False) -> Kind:
@@ -53,6 +61,17 @@ def number(allowed: str, holds: Callable[[float], bool]) -> Kind:
         return float(value)
 
     return Kind(allowed, parse, float)
+
+
+def or_named(kind: Kind, name: str, value: float) -> Kind:
+    """Return a kind that also takes a word, which stands for a value that the kind itself does not allow."""
+    return replace(
+        kind,
+        allowed=f'{kind.allowed}, or "{name}"',
+        parse=lambda given: value if given == name else kind.parse(given),
+        name=name,
+        named=value,
+    )
 
 
 def one_of(words: type[StrEnum]) -> Kind:

@@ -290,6 +290,18 @@ PANELS: tuple[Panel, ...] = (
         unit="decbytes",
     ),
     Panel(
+        "Room on the disk, by node",
+        "What is left where a node keeps its state. A node without any holds rounds up until there is room again.",
+        PanelKind.LINES,
+        (
+            Query(
+                _named('silomix_disk_free_bytes{job="$job"} / silomix_disk_size_bytes{job="$job"}', ".+"),
+                "{{node}}",
+            ),
+        ),
+        unit="percentunit",
+    ),
+    Panel(
         "Processor, by node",
         "Cores in use: training at silos, masks at hops.",
         PanelKind.LINES,

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from math import ceil, floor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -41,11 +42,18 @@ OWN_FAULTS = frozenset(
 )
 """Why a silo stays out of a round for something that is its own, and will be the same in the next attempt."""
 
+PATIENCE_S = 60
+"""How long a round may wait for silos that have said that they are out of it."""
+
 T = TypeVar("T")
 
 
 class SilomixWarning(UserWarning):
-    """Something in a run that its owner should know, such as values that were clipped."""
+    """Something in a run that its owner should know, such as values that were clipped.
+
+    >>> import silomix, warnings
+    >>> warnings.simplefilter("error", silomix.SilomixWarning)  # to stop at the first
+    """
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,14 @@ Show = Callable[[News], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run."""
+    """What came of a run.
+
+    >>> import silomix, torch
+    >>> x, y = torch.randn(60, 4), torch.randint(2, (60,))
+    >>> done = silomix.run(silomix.TorchTask(torch.nn.Linear(4, 2), (x, y), (x, y)), silos=3, rounds=1)
+    >>> done.best.round, done.abandoned, list(done.state_dict())
+    (1, [], ['weight', 'bias'])
+    """
 
     model: dict[str, Array] = field(repr=False)
     """The trained model: its tensors by name."""
@@ -303,7 +318,8 @@ class Hope:
     """Whether the round can still come to a sum, from what silos say of themselves.
 
     A federation waits for silos that may come back. On this machine their logs say why they are out of the round, and
-    if too few are left, waiting for the deadline would not help.
+    if too few are left, waiting for the deadline would not help. If enough are left for a sum and the policy's quorum
+    wants more, every round would wait: for a short deadline we do, for a long one nobody would know why.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -319,11 +335,19 @@ class Hope:
                 self._out.setdefault(remark.round, {}).setdefault(remark.node, why)
         for round_, out in self._out.items():
             left, least = len(self._federation.draw(round_)) - len(out), self._federation.minimum_cohort
+            silo, why = next(iter(out.items()))
             if left < least:
-                silo, why = next(iter(out.items()))
                 raise RunError(
                     f"round {round_} cannot come to a sum: {left} silos are left in it, and a sum takes {least}. "
                     f"{silo} says: {why}"
+                )
+            policy, invited = self._federation.policy, left + len(out)
+            if left < ceil(round(invited * policy.quorum, 6)) and policy.deadline_s > PATIENCE_S:
+                names = f"{silo} and {len(out) - 1} more" if len(out) > 1 else silo
+                raise RunError(
+                    f"round {round_} would wait {policy.deadline_s} s for {names}. {silo} says: {why}. Mend that, or "
+                    f"go on without: quorum = {floor(1000 * left / invited) / 1000:g} lets {left} of {invited} silos "
+                    "do, and deadline_s says how long to wait"
                 )
 
 

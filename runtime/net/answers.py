@@ -57,6 +57,12 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.WRONG_CHAIN: Answer(_STATE),
     Reason.WRONG_KEYS: Answer(_STATE),
     Reason.FENCE_MISSING: Answer(_STATE),
+    # The history, and the release.
+    Reason.WRONG_HEAD: Answer(_STATE),
+    Reason.FORKED: Answer(_STATE),
+    Reason.FENCED: Answer(_STATE),
+    Reason.WRONG_PAD: Answer(_STATE),
+    Reason.WRONG_STEP: Answer(_STATE),
     # A peer, or a cohort of them.
     Reason.UNKNOWN_PEER: Answer(_DENIED),
     Reason.NOT_INVITED: Answer(_DENIED),

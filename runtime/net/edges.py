@@ -19,11 +19,11 @@ class Edge:
 def edges(federation: Federation) -> tuple[Edge, ...]:
     """List the connections that rounds need, and no others. Shufflers that stand by have none."""
     chain, aggregator = federation.chain, federation.aggregator.name
-    found = [Edge(aggregator, hop, ("Prepare", "Open")) for hop in chain]
+    found = [Edge(aggregator, hop, ("Prepare", "Open", "Agree", "Reveal", "Store")) for hop in chain]
     found += [Edge(hop, after, ("Relay",)) for hop, after in pairwise(chain)]
     found.append(Edge(chain[-1], aggregator, ("Deliver",)))
     for silo in federation.silo_names:
-        found += [Edge(silo, aggregator, ("Watch", "GetModel")), Edge(silo, chain[0], ("Submit",))]
+        found += [Edge(silo, aggregator, ("Watch", "GetModel", "GetSum", "Confirm")), Edge(silo, chain[0], ("Submit",))]
     return tuple(found)
 
 

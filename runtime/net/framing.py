@@ -15,6 +15,8 @@ from silomix.v1 import body_pb2, services_pb2
 
 BODY = body_pb2.Frame.DESCRIPTOR.fields_by_name["chunk"].number
 """Where a chunk stands in a silo's frame."""
+SUM = services_pb2.SumPart.DESCRIPTOR.fields_by_name["chunk"].number
+"""Where a chunk stands in a part of a released sum."""
 RELAY = services_pb2.RelayFrame.DESCRIPTOR.fields_by_name["chunk"].number
 """Where a chunk stands in a hop's frame."""
 
@@ -44,7 +46,7 @@ class ChunkFrame:
 
 
 def chunk_frame(field: int, index: int, first: int, planes: Sequence[bytes | memoryview]) -> bytes:
-    """Write a frame with a chunk. `field` is where the frame has it: BODY or RELAY."""
+    """Write a frame with a chunk. `field` is where the frame has it: BODY, RELAY or SUM."""
     parts: list[bytes | memoryview] = [_number(_INDEX, index) + _number(_FIRST, first)]
     for plane in planes:
         parts += [_PLANE + _varint(len(plane)), plane]

@@ -16,7 +16,8 @@ from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
-from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, services_pb2
+from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
+from silomix.v1 import body_pb2, cohort_pb2, history_pb2, manifest_pb2, plan_pb2, services_pb2
 
 NAME = "n" * 64
 """The longest name: docs/protocol.md allows 64 bytes."""
@@ -30,6 +31,8 @@ PART_BYTES = 256 << 10
 """Of a model in one message: what grpc.aio moves fastest."""
 TEXT_BYTES = 512
 """A sentence for people in a status or a refusal. It is cut there."""
+RECORDS_BYTES = 256 << 10
+"""Of records in one message, beside the first and the last."""
 HISTORY = 100
 """Rounds that a status tells of."""
 SMALL_BYTES = 1 << 10
@@ -114,8 +117,8 @@ class Limits:
     @cached_property
     def cohort(self) -> int:
         """A cohort of the whole roster."""
-        rest = services_pb2.Cohort(manifest_digest=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES))
-        return _with(rest, (self.silos, services_pb2.Participant(silo=NAME, header_digest=bytes(DIGEST_BYTES))))
+        rest = cohort_pb2.Cohort(manifest_digest=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES))
+        return _with(rest, (self.silos, cohort_pb2.Participant(silo=NAME, header_digest=bytes(DIGEST_BYTES))))
 
     @cached_property
     def grouping(self) -> int:
@@ -127,6 +130,11 @@ class Limits:
         """A seed for each silo of the roster, in groups of three or more."""
         return _with(services_pb2.Groups(), (self.silos, services_pb2.Group(size=1 << 31)), (self.silos, _SEED))
 
+    @cached_property
+    def trails(self) -> int:
+        """The trails of every hop."""
+        return _with(services_pb2.AgreeRequest(manifest_digest=bytes(DIGEST_BYTES)), (self.hops, _TRAIL))
+
     def frame(self, kind: str) -> int:
         """The longest frame of a kind, by the name of its field; nothing for a kind that does not exist."""
         lengths = {
@@ -136,7 +144,7 @@ class Limits:
             "grouping": self.grouping,
             "groups": self.groups,
             "open": SMALL_BYTES,
-            "trailer": SMALL_BYTES,
+            "trailer": SMALL_BYTES + self.trails,
         }
         return lengths.get(kind, 0)
 
@@ -149,7 +157,7 @@ class Limits:
     @cached_property
     def prepare(self) -> int:
         """A call for keys, which names the silos of the round."""
-        return (len(NAME) + 2) * self.silos + DIGEST_BYTES + SLACK_BYTES
+        return (len(NAME) + 2) * self.silos + 2 * DIGEST_BYTES + SLACK_BYTES
 
     @cached_property
     def keys(self) -> int:
@@ -166,11 +174,80 @@ class Limits:
             plan=plan_pb2.Plan(weight_levels=LARGE, moduli=[1 << 20] * 64),
             chain=[NAME] * self.hops,
             invited=[NAME] * self.silos,
+            bound=[NAME] * self.silos,
+            head_digest=bytes(DIGEST_BYTES),
+            state_digest=bytes(DIGEST_BYTES),
+            earlier=[bytes(DIGEST_BYTES)] * MOST_ATTEMPTS,
+            applied=LARGE,
             signature=bytes(SIGNATURE_BYTES),
         )
-        fence = manifest_pb2.Fence(hop=NAME, round=LARGE, attempt=1 << 31, signature=bytes(SIGNATURE_BYTES))
+        fence = manifest_pb2.Fence(
+            hop=NAME,
+            round=LARGE,
+            attempt=1 << 31,
+            manifest_digest=bytes(DIGEST_BYTES),
+            signature=bytes(SIGNATURE_BYTES),
+        )
         keys = (self.hops + 1) * self.silos if self.masked else 0
         return SCHEMA_BYTES + _with(rest, (keys, _ROUND_KEY), (self.hops, fence))
+
+    # The release, and the round log
+
+    @cached_property
+    def opening(self) -> int:
+        """A call to open an attempt: the manifest, and the record before it."""
+        return self.manifest + self.record
+
+    @cached_property
+    def signatures(self) -> int:
+        """Everybody's under a release."""
+        return _with(services_pb2.RevealRequest(manifest_digest=bytes(DIGEST_BYTES)), (self.hops + 1, _SIGNATURE))
+
+    @cached_property
+    def record(self) -> int:
+        """A record of a round with as many attempts as there can be, each of which all signed for."""
+        attempt = history_pb2.Attempted(
+            attempt=1 << 31,
+            manifest_digest=bytes(DIGEST_BYTES),
+            chain=[NAME] * self.hops,
+            agreed=bytes(DIGEST_BYTES),
+            silos=[NAME] * self.silos,
+            signatures=[_SIGNATURE] * (self.hops + 1),
+        )
+        rest = history_pb2.Record(
+            outcome=NAME,
+            federation_digest=bytes(DIGEST_BYTES),
+            round=LARGE,
+            root=bytes(DIGEST_BYTES),
+            model_before=bytes(DIGEST_BYTES),
+            model_after=bytes(DIGEST_BYTES),
+            state_before=bytes(DIGEST_BYTES),
+            state_after=bytes(DIGEST_BYTES),
+            previous=bytes(DIGEST_BYTES),
+            signature=bytes(SIGNATURE_BYTES),
+        )
+        return _with(rest, (MOST_ATTEMPTS, attempt), (self.hops, _SIGNATURE))
+
+    @cached_property
+    def records(self) -> int:
+        """Records one after the other: as many as fit with those that came before being short, as most are."""
+        return 2 * self.record + RECORDS_BYTES
+
+    @cached_property
+    def transcript(self) -> int:
+        """All that it takes to read a sum: a header and a seed of every silo, a trail and a pad of every hop."""
+        seeds = (DIGEST_BYTES + 4) * (self.silos + self.hops)
+        return self.manifest + self.cohort + (self.header + 6) * self.silos + self.trails + self.signatures + seeds
+
+    @cached_property
+    def sum_part(self) -> int:
+        """Part of a released sum."""
+        return max(self.transcript, self.chunk) + SLACK_BYTES
+
+    @cached_property
+    def model_part(self) -> int:
+        """Part of a model, with who has computed it."""
+        return self.part + _with(services_pb2.ModelPart(), (self.silos, _SIGNATURE))
 
     @cached_property
     def part(self) -> int:
@@ -190,17 +267,18 @@ class Limits:
     @cached_property
     def at_shuffler(self) -> int:
         """The longest message that a shuffler is ever sent: gRPC refuses a longer one when it is announced."""
-        return max(self.chunk, self.header, self.cohort, self.grouping, self.manifest, self.prepare)
+        return max(self.chunk, self.header, self.cohort, self.grouping, self.opening, self.prepare, self.records)
 
     @cached_property
     def at_aggregator(self) -> int:
         """The longest message that an aggregator is ever sent."""
-        return max(self.chunk, self.header, self.cohort, self.groups, SMALL_BYTES)
+        return max(self.chunk, self.header, self.cohort, self.groups, self.trails + SMALL_BYTES)
 
     @cached_property
     def answered(self) -> int:
         """The longest message that anybody is ever answered with."""
-        return max(self.keys, self.manifest, self.part, self.status, REFLECTION_BYTES)
+        history = max(self.records, self.sum_part)
+        return max(self.keys, self.manifest, self.model_part, self.status, REFLECTION_BYTES, history)
 
     @cached_property
     def connections(self) -> int:
@@ -214,6 +292,16 @@ class Limits:
 
 
 _SEED = body_pb2.SealedSeed(recipient=NAME, sealed=bytes(SEALED_BYTES), commitment=bytes(DIGEST_BYTES))
+_SIGNATURE = history_pb2.Signature(name=NAME, signature=bytes(SIGNATURE_BYTES))
+_TRAIL = history_pb2.Trail(
+    hop=NAME,
+    cohort_digest=bytes(DIGEST_BYTES),
+    grouping_seal=bytes(DIGEST_BYTES),
+    root_in=bytes(DIGEST_BYTES),
+    root_out=bytes(DIGEST_BYTES),
+    pad_digest=bytes(DIGEST_BYTES),
+    signature=bytes(SIGNATURE_BYTES),
+)
 _ROUND_KEY = manifest_pb2.RoundKey(
     hop=NAME,
     silo=NAME,

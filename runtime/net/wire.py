@@ -26,17 +26,18 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
-from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
+from silomix.v1 import body_pb2, cohort_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 MAX_DIMENSIONS = 16
 
 
 def digest_field(value: bytes, what: str) -> bytes:
     """Read a digest, which has a fixed length."""
-    return _fixed(value, DIGEST_BYTES, what)
+    return fixed_field(value, DIGEST_BYTES, what)
 
 
-def _fixed(value: bytes, size: int, what: str) -> bytes:
+def fixed_field(value: bytes, size: int, what: str) -> bytes:
+    """Read bytes that have a fixed length."""
     if len(value) != size:
         raise PeerFault(
             Reason.WRONG_LENGTH, f"{what} has {size} bytes, not {len(value)}", found=len(value), expected=size
@@ -65,7 +66,8 @@ def _screaming(name: str) -> str:
     return "".join("_" + c if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
 
-def _name(value: str, what: str) -> str:
+def name_field(value: str, what: str) -> str:
+    """Read a member's name."""
     if not 1 <= len(value.encode()) <= 64:
         raise PeerFault(Reason.MALFORMED, f"{what} is {len(value.encode())} bytes long: 1 to 64 are allowed")
     return value
@@ -152,10 +154,10 @@ def write_round_key(key: RoundKey) -> manifest_pb2.RoundKey:
 
 def read_round_key(wire: manifest_pb2.RoundKey) -> RoundKey:
     """Read a round key."""
-    public_key = _fixed(wire.public_key, KEY_BYTES, "a round key")
-    signature = _fixed(wire.signature, SIGNATURE_BYTES, "a round key's signature")
-    owner = _name(wire.hop, "the name of a round key's owner")
-    silo = wire.silo and _name(wire.silo, "a silo's name")  # in groups the aggregator's key is for all of them
+    public_key = fixed_field(wire.public_key, KEY_BYTES, "a round key")
+    signature = fixed_field(wire.signature, SIGNATURE_BYTES, "a round key's signature")
+    owner = name_field(wire.hop, "the name of a round key's owner")
+    silo = wire.silo and name_field(wire.silo, "a silo's name")  # in groups the aggregator's key is for all of them
     return RoundKey(owner, silo, wire.round, wire.attempt, public_key, wire.last_released, signature)
 
 
@@ -181,9 +183,17 @@ def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
         chunk_parameters=m.chunk_parameters,
         deadline_s=m.deadline_s,
         fences=[
-            manifest_pb2.Fence(hop=f.hop, round=f.round, attempt=f.attempt, signature=f.signature) for f in m.fences
+            manifest_pb2.Fence(
+                hop=f.hop, round=f.round, attempt=f.attempt, manifest_digest=f.manifest, signature=f.signature
+            )
+            for f in m.fences
         ],
         signature=m.signature,
+        head_digest=m.head,
+        applied=m.applied,
+        earlier=m.earlier,
+        state_digest=m.state,
+        bound=m.bound,
     )
 
 
@@ -201,33 +211,39 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
         raise PeerFault(Reason.WRONG_SCHEMA, "the schema does not have its digest")
     fences = tuple(
         Fence(
-            _name(f.hop, "a hop's name"),
+            name_field(f.hop, "a hop's name"),
             f.round,
             f.attempt,
-            _fixed(f.signature, SIGNATURE_BYTES, "a fence's signature"),
+            digest_field(f.manifest_digest, "the digest of a fenced manifest"),
+            fixed_field(f.signature, SIGNATURE_BYTES, "a fence's signature"),
         )
         for f in wire.fences
     )
     return Manifest(
         federation=digest_field(wire.federation_digest, "the federation digest"),
+        head=digest_field(wire.head_digest, "the digest of the newest record"),
+        applied=wire.applied,
         round=wire.round,
         attempt=wire.attempt,
+        earlier=tuple(digest_field(d, "the digest of an earlier manifest") for d in wire.earlier),
         model=digest_field(wire.model_digest, "the model digest"),
+        state=digest_field(wire.state_digest, "the digest of the server's state"),
         schema=schema,
         plan=read_plan(wire.plan),
         bounds=tuple(wire.bounds),
         update=_enum(UpdateKind, manifest_pb2.UpdateKind, wire.update_kind, "update_kind"),
         granularity=_enum(Granularity, manifest_pb2.Granularity, wire.granularity, "granularity"),
-        chain=tuple(_name(n, "a hop's name") for n in wire.chain),
+        chain=tuple(name_field(n, "a hop's name") for n in wire.chain),
         hop_keys=tuple(read_round_key(k) for k in wire.hop_keys),
         aggregator_keys=tuple(read_round_key(k) for k in wire.aggregator_keys),
         group_size=wire.group_size,
-        invited=tuple(_name(n, "a silo's name") for n in wire.invited),
+        invited=tuple(name_field(n, "a silo's name") for n in wire.invited),
         minimum_cohort=wire.minimum_cohort,
         chunk_parameters=wire.chunk_parameters,
         deadline_s=wire.deadline_s,
+        bound=tuple(name_field(n, "a silo's name") for n in wire.bound),
         fences=fences,
-        signature=_fixed(wire.signature, SIGNATURE_BYTES, "the manifest's signature"),
+        signature=fixed_field(wire.signature, SIGNATURE_BYTES, "the manifest's signature"),
     )
 
 
@@ -237,8 +253,8 @@ def _write_seed(s: SealedSeed) -> body_pb2.SealedSeed:
 
 def _read_seed(wire: body_pb2.SealedSeed) -> SealedSeed:
     return SealedSeed(
-        _name(wire.recipient, "a recipient's name"),
-        _fixed(wire.sealed, SEALED_BYTES, "a sealed seed"),
+        name_field(wire.recipient, "a recipient's name"),
+        fixed_field(wire.sealed, SEALED_BYTES, "a sealed seed"),
         digest_field(wire.commitment, "a commitment"),
     )
 
@@ -257,11 +273,11 @@ def write_header(h: Header) -> body_pb2.Header:
 def read_header(wire: body_pb2.Header) -> Header:
     """Read a header."""
     return Header(
-        _name(wire.silo, "a silo's name"),
+        name_field(wire.silo, "a silo's name"),
         digest_field(wire.manifest_digest, "the manifest digest"),
         tuple(_read_seed(s) for s in wire.seeds),
         wire.chunks,
-        _fixed(wire.signature, SIGNATURE_BYTES, "the header's signature"),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "the header's signature"),
     )
 
 
@@ -276,10 +292,10 @@ def read_evidence(wire: body_pb2.Evidence) -> Evidence:
     """Read evidence."""
     return Evidence(
         digest_field(wire.manifest_digest, "the manifest digest"),
-        _name(wire.recipient, "a recipient's name"),
-        _name(wire.silo, "a silo's name"),
+        name_field(wire.recipient, "a recipient's name"),
+        name_field(wire.silo, "a silo's name"),
         digest_field(wire.header_digest, "a header's digest"),
-        _fixed(wire.private_key, KEY_BYTES, "a private key"),
+        fixed_field(wire.private_key, KEY_BYTES, "a private key"),
     )
 
 
@@ -291,19 +307,19 @@ def write_receipt(r: Receipt) -> body_pb2.Receipt:
 def read_receipt(wire: body_pb2.Receipt) -> Receipt:
     """Read a receipt."""
     return Receipt(
-        _name(wire.silo, "a silo's name"),
+        name_field(wire.silo, "a silo's name"),
         digest_field(wire.manifest_digest, "the manifest digest"),
         digest_field(wire.root, "the root"),
-        _name(wire.hop, "a hop's name"),
-        _fixed(wire.signature, SIGNATURE_BYTES, "the receipt's signature"),
+        name_field(wire.hop, "a hop's name"),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "the receipt's signature"),
     )
 
 
-def write_cohort(c: Cohort) -> services_pb2.Cohort:
+def write_cohort(c: Cohort) -> cohort_pb2.Cohort:
     """Write a cohort."""
-    return services_pb2.Cohort(
+    return cohort_pb2.Cohort(
         manifest_digest=c.manifest,
-        participants=[services_pb2.Participant(silo=p.silo, header_digest=p.header) for p in c.participants],
+        participants=[cohort_pb2.Participant(silo=p.silo, header_digest=p.header) for p in c.participants],
         signature=c.signature,
     )
 
@@ -317,7 +333,7 @@ def read_grouping(wire: services_pb2.Grouping) -> Grouping:
     """Read a grouping."""
     if any(number >= len(wire.groups) for number in wire.groups):
         raise PeerFault(Reason.MALFORMED, "a group's number is out of range")
-    return Grouping(tuple(wire.groups), _fixed(wire.signature, SIGNATURE_BYTES, "the grouping's signature"))
+    return Grouping(tuple(wire.groups), fixed_field(wire.signature, SIGNATURE_BYTES, "the grouping's signature"))
 
 
 def write_groups(groups: tuple[Group, ...]) -> services_pb2.Groups:
@@ -332,11 +348,11 @@ def read_groups(wire: services_pb2.Groups) -> tuple[Group, ...]:
     return tuple(Group(g.size, tuple(_read_seed(s) for s in g.seeds)) for g in wire.groups)
 
 
-def read_cohort(wire: services_pb2.Cohort) -> Cohort:
+def read_cohort(wire: cohort_pb2.Cohort) -> Cohort:
     """Read a cohort."""
     participants = tuple(
-        Participant(_name(p.silo, "a silo's name"), digest_field(p.header_digest, "a header's digest"))
+        Participant(name_field(p.silo, "a silo's name"), digest_field(p.header_digest, "a header's digest"))
         for p in wire.participants
     )
-    signature = _fixed(wire.signature, SIGNATURE_BYTES, "the cohort's signature")
+    signature = fixed_field(wire.signature, SIGNATURE_BYTES, "the cohort's signature")
     return Cohort(digest_field(wire.manifest_digest, "the manifest digest"), participants, signature)

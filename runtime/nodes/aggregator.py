@@ -2,8 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -13,38 +15,49 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
 from silomix.runtime.core.learning.noise_account import spent
-from silomix.runtime.core.learning.optimise import Optimiser, combine, step
+from silomix.runtime.core.learning.optimise import Optimiser
+from silomix.runtime.core.numbers.codec import Aggregate
+from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.numbers.schema import Array
-from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode, follows, next_model, uncover
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.protocol.release import Ready, Signatures
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, computed_digest
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
 from silomix.runtime.net.health import anybody, has_attempt
-from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
+from silomix.runtime.net.history import MOST_RECORDS, write_record, write_signatures, write_trail
+from silomix.runtime.net.limits import HISTORY, PART_BYTES, RECORDS_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
 from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.transport import Server, backoff
-from silomix.runtime.net.wire import digest_field, read_round_key, write_manifest
+from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import GRACE_S, RETRY_S, Driver
-from silomix.runtime.nodes.passage import Partition, Passage
+from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
+from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S, in_time
+from silomix.runtime.nodes.sums import KEPT_ROUNDS, KeptSums
 from silomix.runtime.observe.metrics import HopState
 from silomix.runtime.store.files import sweep, write_atomically
 from silomix.runtime.store.home import NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, evaluate_task, load_task
-from silomix.v1 import services_pb2
+from silomix.v1 import history_pb2, services_pb2
 
 CALL_S = 10.0
 """Time that a hop has to answer a small call."""
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
+FINISHED = core.Phase.FINISHED
+GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
+"""Why a hop will never sign for a release, or show its pad."""
 FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
 
@@ -62,7 +75,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.core = self.machine = core.Aggregator(self.federation, self.identity, os.urandom)
         for fact in read_aggregator(self.journal):
             self.core.recall(fact)
-        newest = self.core.model or None
+        newest = self.core.log.model or None
         made = max(read_servers(self.journal).items(), default=None)
         self.models = config.state.models
         self.models.mkdir(parents=True, exist_ok=True)
@@ -75,11 +88,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.model = model_digest(self.schema, self.tensors)
         self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)
+        self.sums = KeptSums(config.state.sums)
+        self.computed: dict[str, bytes] = {}
+        """The silos that have computed the newest model themselves, with their signatures."""
+        self._published = 0
+        """Records that count: those that silos may have."""
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
         self.passage: Passage | None = None
-        self._applying: tuple[Manifest, asyncio.Future[services_pb2.Delivery]] | None = None
-        """The newest sum that is here, and the word for the last hop once its model is durable."""
+        self._taken: tuple[Manifest, services_pb2.Delivery] | None = None
+        """The newest padded sum that is here, and the word for the last hop."""
         self.announced: tuple[bytes, bool] | None = None
         """The newest announcement as all watchers get it, and whether it is the last."""
         self._opened_at = 0.0
@@ -92,6 +110,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.hop_states: dict[str, str] = {}
         self._news = asyncio.Condition()
         self._leaving = False
+        self.pause = Pause(config.state.paused, self.clock)
+        self.clock = self.pause.now
         self._phase_began = self.clock()
         self._round_began = self.clock()
         self._lookout = Lookout(self.core, self.spawn, self._probe, self._lost)
@@ -130,17 +150,46 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
         server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
-            await self.insist(core.Start(self.model, self.schema, self.clock()))
+            self._published = self.core.log.round - (not self.core.counts)
+            await self.insist(
+                core.Start(self.model, self._state_digest(self.moments), self.schema, self.clock(), self._pending())
+            )
             await self.keep_time(core.Tick, lambda: self.core.phase is core.Phase.FINISHED)
-            await (self.stopping.wait() if self.config.linger else asyncio.sleep(FAREWELL_S))
+            await (self.stopping.wait() if self.config.linger else self._farewell())
         finally:
             async with self._news:  # watchers would hold the server up: they come back to whoever is here next
                 self._leaving = True
                 self._news.notify_all()
             await server.stop(GRACE_S)
+
+    async def close(self) -> None:
+        """Let go of everything, a sum that is half here included."""
+        await super().close()
+        if self.passage is not None:
+            self.passage.close()
+
+    async def _farewell(self) -> None:
+        """Give silos the time to hear that the federation is done, and to compute the last model."""
+        await asyncio.sleep(FAREWELL_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.federation.policy.release_s), self._news:
+                while set(self.present) - set(self.computed) and follows(self.federation):
+                    await self._news.wait()
+
+    def _state_digest(self, moments: dict[str, Array]) -> bytes:
+        return model_digest(self.optimiser.state_schema(self.schema), moments)
+
+    def _pending(self) -> core.Pending | None:
+        """A release of the round that is next, kept before a restart."""
+        for attempt in range(self.core.attempt, 0, -1):
+            kept = self.sums.read(self.core.round, attempt)
+            if kept is not None:
+                return core.Pending(kept.manifest, kept.ready)
+        return None
 
     def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""
@@ -151,12 +200,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         match effect:
             case core.AskKeys():
                 self._began(effect)
-                for hop in effect.chain:
-                    self.spawn(self._ask(hop, effect))
-            case core.OpenAt(manifest, unnamed):
-                self.passage = make_passage(manifest, self.config.name, self.workers, private=unnamed)
+                self.spawn(self._ask_all(effect))
+            case core.OpenAt(manifest, head, unnamed):
+                kept = self.sums.body(manifest.round, manifest.attempt) if follows(self.federation) else None
+                self.passage = make_passage(manifest, self.config.name, self.workers, private=unnamed, kept=kept)
                 self._opened_at = self.clock()
-                self.spawn(self._open_all(manifest))
+                self.spawn(self._open_all(manifest, head))
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
                 self.log.info("announced", model=manifest.model.hex()[:12])
@@ -175,12 +224,32 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
                 self.events.round("closed", self.core.round, self.core.attempt, cohort=len(cohort.participants))
-            case core.Apply(manifest):
-                passage, self.passage = self.passage, None  # applied once, however often it comes
-                assert passage is not None
-                assert self._applying is not None
+            case core.AskReady(ready, chain):
                 self.metrics.phase_took("release", self._lap())
-                self.spawn(self._apply(passage, self._applying[1]))
+                for hop in chain:
+                    self.spawn(self._ask_ready(hop, ready))
+            case core.Keep(manifest, ready, signatures):
+                await self._keep(manifest, ready, signatures)
+            case core.AskPads(ready, signatures):
+                self.metrics.phase_took("ready", self._lap())
+                self.metrics.bound(is_bound=True)
+                for trail in ready.trails:
+                    self.spawn(self._ask_pad(trail.hop, ready.manifest, signatures))
+            case core.Apply(manifest, ready, pads):
+                self.metrics.phase_took("reveal", self._lap())
+                passage, self.passage = self.passage, None
+                self.spawn(self._apply(manifest, ready, pads, passage))
+            case core.AskStore(record, hops):
+                for hop in hops:
+                    self.spawn(self._ask_store(hop, record))
+            case core.Publish(record):
+                self.metrics.phase_took("record", self._lap())
+                self.metrics.head(record.round)
+                self.metrics.bound(is_bound=False)
+                await self.work(self.sums.forget, record.round - KEPT_ROUNDS + 1)
+                async with self._news:
+                    self._published, self.computed = record.round + 1, {}
+                    self._news.notify_all()
             case core.GiveUp():
                 if self.passage is not None:  # or the last hop would keep its stream open for nothing
                     self.passage.refuse(PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up"))
@@ -196,7 +265,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                         services_pb2.RoundStatus(round=effect.round, attempts=effect.attempt, seconds=seconds)
                     )
             case core.Finish():
-                if any(done.cohort for done in self.history):
+                if effect.converged:
+                    self.log.info("the last round left the model as it was: converged")
+                elif any(done.cohort for done in self.history):
                     self.log.info("all rounds are done")
                 else:
                     self.log.error("all rounds are over, and no silo contributed to any: there is no trained model")
@@ -230,16 +301,25 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self._news.notify_all()
 
     async def _until_answered(
-        self, hop: str, number: tuple[int, int], call: Callable[[Line], Awaitable[Answered]]
-    ) -> Answered | None:
-        """Call a hop until it answers or the attempt is over; say what is wrong with it meanwhile."""
+        self,
+        hop: str,
+        wanted: Callable[[], bool],
+        call: Callable[[Line], Awaitable[Answered]],
+        refusals: frozenset[Reason] = frozenset(),
+    ) -> Answered | PeerFault | None:
+        """Call a hop until it answers, or nobody wants to know any more; say what is wrong with it meanwhile.
+
+        A refusal for one of some reasons is an answer too: the hop will not have another.
+        """
         async for attempt in backoff():
-            if (self.core.round, self.core.attempt) != number or self.core.phase is core.Phase.FINISHED:
+            if not wanted():
                 return None
             try:
                 return await call(self.line(hop))
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
+                if fault is not None and fault.reason in refusals:
+                    return fault
                 why = str(fault) if fault else f"not reachable ({error.code().name.lower()})"
             except PeerFault as unread:
                 self.metrics.rejected(unread.reason)
@@ -249,6 +329,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if attempt % 10 == 0:
                 self.log.warning(f"hop in trouble: {why}", peer=hop)
         return None
+
+    def _is_now(self, round_: int, attempt: int) -> bool:
+        return (self.core.round, self.core.attempt) == (round_, attempt) and self.core.phase is not FINISHED
+
+    def _is_in(self, phase: core.Phase, manifest: bytes) -> bool:
+        now = self.core.manifest
+        return self.core.phase is phase and now is not None and now.digest == manifest
 
     def _hop(self, hop: str, state: HopState) -> None:
         self.hop_states[hop] = state
@@ -262,6 +349,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.log.warning(f"hop lost: {why}", peer=hop)
         await self.insist(core.HopLost(hop, manifest, why, self.clock()))
 
+    async def _ask_all(self, effect: core.AskKeys) -> None:
+        await self.pause.over(self._paused)
+        for hop in effect.chain:
+            self.spawn(self._ask(hop, effect))
+
+    def _paused(self, on: bool) -> None:
+        self.log.info("paused: `silomix resume` goes on" if on else "resumed")
+        self.metrics.paused(on=on)
+        self.events.round("paused" if on else "resumed", self.core.round, self.core.attempt)
+
     async def _ask(self, hop: str, effect: core.AskKeys) -> None:
         request = services_pb2.PrepareRequest(
             federation_digest=self.federation.digest,
@@ -269,14 +366,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             silos=effect.silos,
             known_released=self.core.hop_released.get(hop, 0),
             attempt=effect.attempt,
+            head_digest=effect.head,
         )
         kind, limit = services_pb2.PrepareResponse, self.limits.keys
 
         def call(line: Line) -> Awaitable[services_pb2.PrepareResponse]:
             return line.ask(method("ShufflerService", "Prepare"), request, kind, limit, CALL_S)
 
-        answer = await self._until_answered(hop, (effect.round, effect.attempt), call)
-        if answer is None or (self.core.round, self.core.attempt) != (effect.round, effect.attempt):
+        answer = await self._until_answered(hop, lambda: self._is_now(effect.round, effect.attempt), call)
+        if not isinstance(answer, services_pb2.PrepareResponse) or not self._is_now(effect.round, effect.attempt):
             return
         self._hop(hop, "ready")
         try:
@@ -286,9 +384,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.metrics.rejected(fault.reason)
             await self.insist(core.HopFailed(hop, str(fault), self.clock()))
 
-    async def _open_all(self, manifest: Manifest) -> None:
+    async def _open_all(self, manifest: Manifest, head: Record) -> None:
         """Open the attempt from the last hop to the first, so that each finds the next one ready."""
-        request = services_pb2.OpenRequest(manifest=write_manifest(manifest))
+        request = services_pb2.OpenRequest(manifest=write_manifest(manifest), head=write_record(head))
         for hop in reversed(manifest.chain):
             await self._open(hop, manifest, request)
 
@@ -297,19 +395,127 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Open")
             return line.ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
 
-        answer = await self._until_answered(hop, (manifest.round, manifest.attempt), call)
-        if answer is not None:
+        answer = await self._until_answered(hop, lambda: self._is_now(manifest.round, manifest.attempt), call)
+        if isinstance(answer, services_pb2.OpenResponse):
             self._hop(hop, "open")
             await self.insist(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
+    async def _ask_ready(self, hop: str, ready: Ready) -> None:
+        """Have a hop sign for the release."""
+        request = services_pb2.AgreeRequest(
+            manifest_digest=ready.manifest, trails=[write_trail(trail) for trail in ready.trails]
+        )
+
+        def call(line: Line) -> Awaitable[services_pb2.AgreeResponse]:
+            what = method("ShufflerService", "Agree")
+            return line.ask(what, request, services_pb2.AgreeResponse, SMALL_BYTES, CALL_S)
+
+        wanted = partial(self._is_in, core.Phase.READY, ready.manifest)
+        answer = await self._until_answered(hop, wanted, call, GIVEN_UP)
+        if isinstance(answer, services_pb2.AgreeResponse):
+            await self._tell_core(hop, partial(core.AgreedIn, hop, ready.manifest, answer.signature))
+        elif answer is not None:
+            await self.insist(core.HopLost(hop, ready.manifest, str(answer), self.clock()))
+
+    async def _ask_pad(self, hop: str, manifest: bytes, signatures: Signatures) -> None:
+        """Have a hop show its pad. No clock ends this: others may have shown theirs."""
+        request = services_pb2.RevealRequest(manifest_digest=manifest, signatures=write_signatures(signatures))
+
+        def call(line: Line) -> Awaitable[services_pb2.RevealResponse]:
+            what = method("ShufflerService", "Reveal")
+            return line.ask(what, request, services_pb2.RevealResponse, SMALL_BYTES, CALL_S)
+
+        wanted = partial(self._is_in, core.Phase.REVEALING, manifest)
+        while (answer := await self._until_answered(hop, wanted, call, GIVEN_UP)) is not None:
+            if isinstance(answer, PeerFault):
+                await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
+                return
+            if await self._tell_core(hop, partial(_pad_in, hop, manifest, answer)):
+                return
+            await asyncio.sleep(RETRY_S)  # that was no pad: whoever mends the hop is asked again
+
+    async def _ask_store(self, hop: str, record: Record) -> None:
+        """Have a hop store a record, and those before it that it lacks."""
+        records, start = self.core.log.records, record.round
+
+        def call(line: Line) -> Awaitable[services_pb2.StoreResponse]:
+            request = services_pb2.StoreRequest(records=self._batch(start))
+            what = method("ShufflerService", "Store")
+            return line.ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, CALL_S)
+
+        while True:
+            wanted = partial(self._wants_stored, record)
+            answer = await self._until_answered(hop, wanted, call, frozenset({Reason.FORKED}))
+            if isinstance(answer, PeerFault):
+                self.log.error(f"{hop} has another history: {answer.message}", peer=hop)
+                await self.insist(core.HopFailed(hop, str(answer), self.clock()))
+                return
+            if not isinstance(answer, services_pb2.StoreResponse):
+                return
+            if answer.records > len(records):
+                why = f"it has {answer.records} records where this aggregator has {len(records)}: restored from a copy?"
+                self.log.error(f"hop is ahead: {why}", peer=hop)
+                await self.insist(core.HopFailed(hop, why, self.clock()))
+                return
+            if answer.records > record.round:
+                self._hop(hop, "ready")
+                said = partial(core.CountersignedIn, hop, record.digest, answer.signature, self.clock())
+                if await self._tell_core(hop, said):
+                    return
+                await asyncio.sleep(RETRY_S)
+                continue
+            if answer.records == start:  # it was sent what it said it lacks, and took none of it
+                await self.insist(core.HopFailed(hop, f"it does not store record {start}", self.clock()))
+                await asyncio.sleep(RETRY_S)
+            start = answer.records
+
+    def _wants_stored(self, record: Record) -> bool:
+        """Whether a hop still has to store a record: also hops that are behind, once it counts."""
+        last = self.core.log.last
+        return last is not None and last.digest == record.digest and self.core.phase is not FINISHED
+
+    async def _tell_core(self, hop: str, said: Callable[[], core.Event]) -> bool:
+        """Take in what a hop has answered, and say whether it holds."""
+        try:
+            await self.insist(said())
+        except PeerFault as fault:
+            self.metrics.rejected(fault.reason)
+            self.log.fault("what a hop answered does not hold", fault, peer=hop)
+            await self.insist(core.HopFailed(hop, str(fault), self.clock()))
+            return False
+        return True
+
+    def _batch(self, start: int) -> list[history_pb2.Record]:
+        """Some records from one on: as many as a message holds, and one at least."""
+        batch: list[history_pb2.Record] = []
+        size = 0
+        for record in self.core.log.records[start : start + MOST_RECORDS]:
+            wire = write_record(record)
+            size += wire.ByteSize()
+            if batch and size > RECORDS_BYTES:
+                break
+            batch.append(wire)
+        return batch
+
+    async def _keep(self, manifest: Manifest, ready: Ready, signatures: Signatures) -> None:
+        """Make a padded sum durable before this node signs for it: from then on it must not be lost."""
+        passage = self.passage
+        if not isinstance(passage, LastPassage) or passage.cohort is None:
+            return
+        headers = {header.digest: header for header in passage.headers}
+        wanted = tuple(headers[p.header] for p in passage.cohort.participants)
+        seeds = passage.seeds_of(passage.cohort)
+        await self.work(passage.keep)
+        await self.work(self.sums.write, Transcript(manifest, passage.cohort, wanted, ready, signatures, seeds=seeds))
+
     async def take_sum(self, peer: str, frames: Inbox[services_pb2.RelayFrame]) -> services_pb2.Delivery:
-        """Take in the cohort's sum from the last hop; answer when the next model is durable."""
+        """Take in the cohort's padded sum from the last hop; answer when all of it is here."""
         opening = (await frames.due("open")).open
-        passage, applying = self.passage, self._applying
+        passage, taken = self.passage, self._taken
         digest = digest_field(opening.manifest_digest, "the manifest digest")
-        if applying is not None and digest == applying[0].digest:  # the word that it is here was lost
-            self._check_last(applying[0], peer, opening.hop)
-            return await asyncio.shield(applying[1])
+        if taken is not None and digest == taken[0].digest:  # the word that it is here was lost
+            self._check_last(taken[0], peer, opening.hop)
+            return taken[1]
         if passage is None or digest != passage.manifest.digest:
             raise PeerFault(Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
         self._check_last(passage.manifest, peer, opening.hop)
@@ -327,40 +533,41 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async with in_time(left, f"{peer} did not come to an end in time"):
             receiving = passage.receive(frames, peer, self.federation, header_in, cohort_in)
             root = await passage.unless_refused(receiving)
-        passage.received_bytes, passage.received_root = frames.bytes, root
-        if self.passage is passage:
-            self._applying = (passage.manifest, asyncio.get_running_loop().create_future())
-            await self.step(core.SumIn(passage.manifest.digest))
-        if self._applying is None or self._applying[0] is not passage.manifest:
+        passage.received_bytes = frames.bytes
+        if self.passage is not passage:
             raise PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up")
-        return await asyncio.shield(self._applying[1])
+        if self._taken is None or self._taken[0] is not passage.manifest:
+            await self.step(core.SumIn(passage.manifest.digest, passage.trails, self.clock()))
+            signature = self.identity.sign(delivery_digest(self.config.name, passage.manifest.digest, root))
+            delivery = services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
+            self._taken = (passage.manifest, delivery)
+        return self._taken[1]
 
     def _check_last(self, manifest: Manifest, peer: str, says: str) -> None:
         if peer != manifest.chain[-1] or says != peer:
             raise PeerFault(Reason.WRONG_CHAIN, f"{peer} is not the last hop", peer=peer)
 
-    async def _apply(self, passage: Passage, answer: asyncio.Future[services_pb2.Delivery]) -> None:
-        """Make the next model of a sum that came through, and say so to the last hop when it is durable."""
-        manifest, cohort = passage.manifest, passage.cohort
-        assert cohort is not None
-        size = len(cohort.participants)
+    async def _apply(
+        self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
+    ) -> None:
+        """Make the next model of a sum that can be read now."""
         try:
-            data, tensors, moments = await self.work(self._next_model, passage, size)
-        except PeerFault as fault:  # out of range: nothing is published, and the chain is told
+            made = await self.work(self._next_model, manifest, ready, pads, passage)
+        except PeerFault as fault:  # out of range: nothing is published
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
-            answer.set_exception(fault)
-            answer.exception()  # nobody may be waiting any more
             await self.insist(core.SumRefused(manifest.digest, str(fault), self.clock()))
             return
         finally:
-            passage.close()
+            if passage is not None:
+                passage.close()
+        data, tensors, moments, size, received = made
         digest = await self.work(model_digest, manifest.schema, tensors)
         await self._durably(write_atomically, self.config.state.model(digest), data)
         kept = self.config.state.moments(digest, manifest.round)
         await self._durably(self._keep_moments, kept, moments)
         self.metrics.phase_took("apply", self._lap())
         seconds = self.clock() - self._round_began
-        bits = 8 * passage.received_bytes / manifest.schema.parameters
+        bits = 8 * received / manifest.schema.parameters
         done = services_pb2.RoundStatus(
             round=manifest.round,
             attempts=manifest.attempt,
@@ -369,7 +576,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             bits_per_parameter=bits,
             score=await self._evaluate(tensors),
         )
-        self.metrics.body("received", wire_encoding(manifest), passage.received_bytes, manifest.schema.parameters)
+        self.metrics.body("received", wire_encoding(manifest), received, manifest.schema.parameters)
         self.metrics.round_took(seconds)
         self.metrics.ended("applied")
         self.data, self.tensors, self.moments, self.model = data, tensors, moments, digest
@@ -378,10 +585,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=done.score if self.task else None)
         self._account(manifest)
         self.events.applied(done)
-        await self.insist(core.SumApplied(manifest.digest, digest, size, self.clock()))
-        root = passage.received_root
-        signature = self.identity.sign(delivery_digest(self.config.name, manifest.digest, root))
-        answer.set_result(services_pb2.Delivery(name=self.config.name, root=root, signature=signature))
+        state = await self.work(self._state_digest, moments)
+        await self.insist(core.SumApplied(manifest.digest, digest, state, self.clock()))
         for old in set(self.models.glob("*.moments")) - {kept}:  # the round is in the journal
             old.unlink()
 
@@ -408,13 +613,39 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         await self.work(self.journal.put, "done", status.round, "", status.SerializeToString())
         self.history.append(status)
 
-    def _next_model(self, passage: Passage, size: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
-        """Make the next model of the sum that came, and the next state of the server's optimiser."""
-        manifest, policy = passage.manifest, self.federation.policy
-        mean = combine(passage.decode(size, self.federation.noise.slack), manifest.schema, policy.server)
-        change = manifest.update is UpdateKind.DELTA
-        model, moments = step(self.optimiser, manifest.schema, self.tensors, mean, self.moments, change=change)
-        return write_model(manifest.schema, model), model, moments
+    def _next_model(
+        self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
+    ) -> tuple[bytes, dict[str, Array], dict[str, Array], int, int]:
+        """Make the next model of the sum, the next state of the server's optimiser, and tell what came for it.
+
+        What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
+        """
+        means, size, received = self._means(manifest, ready, pads, passage)
+        self.weighed(manifest, sum(mean.weight for mean in means))
+        model, moments = next_model(self.federation, manifest, means, self.tensors, self.moments)
+        return write_model(manifest.schema, model), model, moments, size, received
+
+    def _means(
+        self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
+    ) -> tuple[list[Aggregate], int, int]:
+        """Read the sum, or each group's; return also the cohort's size, and the bytes that came."""
+        kept = self.sums.read(manifest.round, manifest.attempt) if follows(self.federation) else None
+        if kept is not None:
+            kept = replace(kept, pads=tuple(pad for _, pad in pads))
+            self.sums.write(kept)
+        if passage is not None and passage.cohort is not None:
+            size = len(passage.cohort.participants)
+            passage.uncover(pads, ready)
+            return passage.decode(size, self.federation.noise.slack), size, passage.received_bytes
+        assert kept is not None, "a release goes on after a restart only if it was kept"
+        body = self.sums.vector(manifest)
+        check_root(body, kept)
+        uncover(body, kept)
+        size = len(kept.cohort.participants)
+        return [decode(body, manifest, size, self.federation)], size, len(body)
+
+    def weighed(self, manifest: Manifest, weight: int) -> None:
+        """Hear what the silos in a sum weigh together, in a worker thread and before the model is made."""
 
     async def _evaluate(self, tensors: dict[str, Array]) -> float | None:
         if self.task is None:
@@ -434,7 +665,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             round=min(self.core.round, self.federation.policy.rounds),
             attempt=self.core.attempt,
             rounds=self.federation.policy.rounds,
-            phase=self.core.phase,
+            phase="paused" if self.pause.on else self.core.phase,
             present=sorted(self.present),
             cohort=self.history[-1].cohort if self.history else 0,
             hops=[
@@ -442,38 +673,99 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for hop, state in self.hop_states.items()
             ],
             history=self.history[-HISTORY:],
+            head_digest=self.core.log.head if self.core.log.records else b"",
+            stuck=self._stuck()[:TEXT_BYTES],
         )
+
+    def _stuck(self) -> str:
+        """Why the model cannot be stepped from, if pads may be out and its sum has not come."""
+        bound = self.core.bound
+        if not bound:
+            return ""
+        waiting = ", ".join(self.core.unrevealed) or "the sum"
+        return f"released for {len(bound)} silos and no others; waiting for {waiting}"
+
+    def state_file(self) -> bytes:
+        """The server's state beside the current model, as a file."""
+        return write_model(self.optimiser.state_schema(self.schema), self.moments)
+
+    @property
+    def initial(self) -> tuple[bytes, Path]:
+        """The digest of the model that the federation began with, and where it lies."""
+        records = self.core.log.records
+        path = self.config.initial_model
+        return (records[0].model_after if records and path is not None else b"", path or Path())
+
+    def sum_parts(self, round_: int) -> Iterator[bytes]:
+        """What silos get of a round that was applied, if it is still here."""
+        records = self.core.log.records
+        record = records[round_] if 0 < round_ < self._published else None
+        applied = record is not None and record.outcome is Outcome.APPLIED
+        kept = self.sums.read(round_, record.attempts[-1].attempt) if applied and record is not None else None
+        if kept is None or not kept.pads:
+            raise PeerFault(Reason.WRONG_ROUND, f"the sum of round {round_} is not kept here", found=round_)
+        return self.sums.parts(kept)
+
+    def confirm(self, silo: str, record: bytes, signature: bytes) -> None:
+        """Take in that a silo has computed the newest model itself."""
+        if self._published != self.core.log.round or record != self.core.log.head:
+            raise PeerFault(Reason.WRONG_HEAD, "that is not the newest record", peer=silo)
+        verify(self.federation.member(silo).key, computed_digest(record, silo), signature, silo)
+        self.computed[silo] = signature
+        self.spawn(self._heard())
+
+    async def _heard(self) -> None:
+        async with self._news:
+            self._news.notify_all()
 
     def last_hops(self) -> tuple[str, ...]:
         """Whose sum may come: the last hop's of the open attempt, and of the one that is being applied or was."""
         known = [self.passage.manifest] if self.passage is not None else []
-        if self._applying is not None:
-            known.append(self._applying[0])
+        if self._taken is not None:
+            known.append(self._taken[0])
         if not known:
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open here")
         return tuple(manifest.chain[-1] for manifest in known)
 
-    async def news(self, peer: str) -> AsyncGenerator[bytes, None]:
-        """Yield what is announced, the attempt that is open first, and count who listens."""
+    async def news(self, peer: str, have: int) -> AsyncGenerator[bytes, None]:
+        """Yield records that a silo lacks and what is announced, the attempt that is open first; count who listens."""
+        if have > self._published:
+            raise PeerFault(
+                Reason.WRONG_HEAD,
+                f"{peer} has {have} records, and the aggregator {self._published}: it was restored from an old copy",
+                peer=peer,
+                found=have,
+                expected=self._published,
+            )
         self.present[peer] = self.present.get(peer, 0) + 1
         self.metrics.silos_present(len(self.present))
         last = None
         try:
             while True:
                 async with self._news:
-                    while self.announced is last and not self._leaving:
+                    while self.announced is last and have == self._published and not self._leaving:
                         await self._news.wait()
-                    if self.announced is None or self.announced is last:
+                    if self.announced is last and have == self._published:
                         return
-                    last = self.announced
-                yield last[0]
-                if last[1]:
-                    return
+                    news = self.announced
+                while have < self._published:
+                    batch = self._batch(have)[: self._published - have]
+                    have += len(batch)
+                    yield services_pb2.Announcement(records=history_pb2.Records(records=batch)).SerializeToString()
+                if news is not None and news is not last:
+                    last = news
+                    yield news[0]
+                    if news[1]:
+                        return
         finally:
             self.present[peer] -= 1
             if not self.present[peer]:
                 del self.present[peer]
             self.metrics.silos_present(len(self.present))
+
+
+def _pad_in(hop: str, manifest: bytes, answer: services_pb2.RevealResponse) -> core.PadIn:
+    return core.PadIn(hop, manifest, Secret(fixed_field(answer.pad, SEED_BYTES, "a pad")))
 
 
 class _Service:
@@ -488,6 +780,8 @@ class _Service:
         return {
             "Watch": Method(self._silo, self._watch),
             "GetModel": Method(self._silo, self._get_model),
+            "GetSum": Method(self._silo, self._get_sum),
+            "Confirm": Method(self._silo, self._confirm),
             "Deliver": Method(self._last_hop, self._deliver),
             "GetStatus": Method(anybody, self._get_status, Room(QUESTIONS_EACH), seen=False),
         }
@@ -505,18 +799,39 @@ class _Service:
         request = await call.request(services_pb2.WatchRequest, SMALL_BYTES)
         if request.federation_digest != self.node.federation.digest:
             raise PeerFault(Reason.WRONG_FEDERATION, f"{call.peer} has another federation file than the aggregator")
-        async with aclosing(self.node.news(call.peer)) as news:
+        async with aclosing(self.node.news(call.peer, request.records)) as news:
             async for raw in news:
                 await call.send(services_pb2.Announcement.DESCRIPTOR.full_name, raw)
 
     async def _get_model(self, call: Call) -> None:
         request = await call.request(services_pb2.GetModelRequest, SMALL_BYTES)
-        node, data = self.node, self.node.data
+        node = self.node
+        data, initial = node.data, node.initial
+        if request.state:
+            data = await node.work(node.state_file)
+        elif request.model_digest == initial[0] != node.model:  # somebody who begins from the start
+            data = await node.work(initial[1].read_bytes)
+        computed = write_signatures(tuple(sorted(node.computed.items())))
         for start in range(0, len(data), PART_BYTES):
-            if request.model_digest != node.model:  # also in between: a slow reader must not keep an old one in memory
+            # Also in between: a slow reader must not keep an old one in memory.
+            if request.model_digest not in (node.model, initial[0]):
                 raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
             part = services_pb2.ModelPart(total_bytes=len(data), data=data[start : start + PART_BYTES])
+            if start == 0:
+                part.computed.extend(computed)
             await call.answer(part)
+
+    async def _get_sum(self, call: Call) -> None:
+        request = await call.request(services_pb2.GetSumRequest, SMALL_BYTES)
+        node = self.node
+        parts = await node.work(node.sum_parts, request.round)
+        while (part := await node.work(next, parts, None)) is not None:
+            await call.send(services_pb2.SumPart.DESCRIPTOR.full_name, part)
+
+    async def _confirm(self, call: Call) -> None:
+        request = await call.request(services_pb2.ConfirmRequest, SMALL_BYTES)
+        self.node.confirm(call.peer, request.record_digest, request.signature)
+        await call.answer(services_pb2.ConfirmResponse())
 
     async def _deliver(self, call: Call) -> None:
         frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)

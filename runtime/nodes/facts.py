@@ -1,20 +1,58 @@
 """The durable facts of each role as bytes in its journal: written and read here, and nowhere else."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+from google.protobuf.message import DecodeError
+
+from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
+from silomix.runtime.core.protocol.roundlog import Outcome, Record
+from silomix.runtime.net.history import read_record, write_record
 from silomix.runtime.net.wire import read_evidence, write_evidence
 from silomix.runtime.store.journal import Journal
-from silomix.v1 import body_pb2
+from silomix.v1 import body_pb2, history_pb2
+
+T = TypeVar("T")
 
 
 def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
     """Write a fact of a shuffler."""
     match fact:
+        case shuffler.Padded():
+            value = {
+                "attempt": fact.attempt,
+                "model": fact.model.hex(),
+                "chain": fact.chain,
+                "cohort": fact.cohort.hex(),
+                "silos": fact.silos,
+                "groups": fact.groups,
+                "grouping": fact.grouping.hex(),
+            }
+            journal.secrets.put("pad", fact.round, fact.manifest.hex(), (("pad", fact.pad),))
+            journal.put("padded", fact.round, fact.manifest.hex(), json.dumps(value).encode())
+        case shuffler.PadGone():
+            journal.forget("padded", fact.round, fact.manifest.hex())
+            journal.secrets.forget("pad", fact.round, fact.manifest.hex())
+        case shuffler.Closed():
+            journal.put("closed", fact.round, str(fact.attempt), b"")
+        case shuffler.Signed():
+            value = {"attempt": fact.attempt, "agreed": fact.agreed.hex()}
+            journal.put("signed", fact.round, fact.manifest.hex(), json.dumps(value).encode())
         case shuffler.Released():
-            value = {"silos": fact.silos, "model": fact.model.hex(), "groups": fact.groups}
-            journal.put("released", fact.round, "", json.dumps(value).encode())
+            value = {
+                "attempt": fact.attempt,
+                "agreed": fact.agreed.hex(),
+                "silos": fact.silos,
+                "model": fact.model.hex(),
+                "groups": fact.groups,
+            }
+            journal.put("released", fact.round, fact.manifest.hex(), json.dumps(value).encode())
+        case shuffler.Stored():
+            write_record_fact(journal, fact.record)
+        case shuffler.Forked():
+            _write_fork(journal, fact.known, fact.other)
         case shuffler.KeysMade():
             journal.secrets.put("keys", fact.round, str(fact.attempt), fact.keys)
         case shuffler.KeysGone():
@@ -23,55 +61,168 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             journal.put("accused", fact.round, fact.evidence.silo, write_evidence(fact.evidence).SerializeToString())
 
 
+def _read(journal: Journal, kind: str, make: Callable[[int, str, bytes], T]) -> Iterator[T]:
+    """Read all facts of a kind. One that nobody can have written ends the node: what it decided once is not known."""
+    for round_, key, value in journal.facts(kind):
+        try:
+            fact = make(round_, key, value)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError, Fault) as error:
+            raise journal.damaged(f"{kind} of round {round_}", error) from None
+        yield fact
+
+
 def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     """Read all facts of a shuffler."""
+
+    def padded(round_: int, manifest: str, value: bytes) -> shuffler.Padded:
+        fact = json.loads(value)
+        return shuffler.Padded(
+            round_,
+            fact["attempt"],
+            bytes.fromhex(manifest),
+            bytes.fromhex(fact["model"]),
+            tuple(fact["chain"]),
+            bytes.fromhex(fact["cohort"]),
+            tuple(fact["silos"]),
+            tuple(fact["groups"]),
+            bytes.fromhex(fact["grouping"]),
+            pads[manifest],
+        )
+
+    def signed(round_: int, manifest: str, value: bytes) -> shuffler.Signed:
+        fact = json.loads(value)
+        return shuffler.Signed(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["agreed"]))
+
+    def released(round_: int, manifest: str, value: bytes) -> shuffler.Released:
+        fact = json.loads(value)
+        return shuffler.Released(
+            round_,
+            fact["attempt"],
+            bytes.fromhex(manifest),
+            bytes.fromhex(fact["agreed"]),
+            tuple(fact["silos"]),
+            bytes.fromhex(fact["model"]),
+            tuple(fact["groups"]),
+        )
+
+    def accused(round_: int, _: str, value: bytes) -> shuffler.Accused:
+        return shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))
+
+    for record in read_log(journal):
+        yield shuffler.Stored(record)
+    for known, other in read_forks(journal):
+        yield shuffler.Forked(known, other)
     for round_, attempt, keys in journal.secrets.lots("keys"):
         yield shuffler.KeysMade(round_, int(attempt), keys)
-    for round_, _, value in journal.facts("released"):
-        fact = json.loads(value)
-        model, groups = bytes.fromhex(fact["model"]), tuple(fact["groups"])
-        yield shuffler.Released(round_, tuple(fact["silos"]), model, groups)
-    for round_, _, value in journal.facts("accused"):
-        yield shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))
+    yield from _read(journal, "closed", lambda round_, attempt, _: shuffler.Closed(round_, int(attempt)))
+    pads = {manifest: lot[0][1] for _, manifest, lot in journal.secrets.lots("pad")}
+    yield from _read(journal, "padded", padded)
+    yield from _read(journal, "signed", signed)
+    yield from _read(journal, "released", released)
+    yield from _read(journal, "accused", accused)
+
+
+def write_record_fact(journal: Journal, record: Record) -> None:
+    """Write a record of the round log; the same one with more countersignatures replaces it."""
+    journal.put("log", record.round, "", write_record(record).SerializeToString())
+
+
+def read_log(journal: Journal) -> Iterator[Record]:
+    """Read the round log, oldest record first."""
+    return _read(journal, "log", lambda _, __, value: read_record(history_pb2.Record.FromString(value)))
+
+
+def _write_fork(journal: Journal, known: Record, other: Record) -> None:
+    both = history_pb2.Records(records=[write_record(known), write_record(other)])
+    journal.put("fork", known.round, "", both.SerializeToString())
+
+
+def read_forks(journal: Journal) -> Iterator[tuple[Record, Record]]:
+    """Read the evidence that the aggregator told two stories: two records of one round each time."""
+
+    def both(_: int, __: str, value: bytes) -> tuple[Record, Record]:
+        known, other = (read_record(r) for r in history_pb2.Records.FromString(value).records)
+        return known, other
+
+    return _read(journal, "fork", both)
 
 
 def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> None:
     """Write a fact of an aggregator; `server` is the rule that makes its models."""
     match fact:
         case aggregator.Tried():
-            journal.put("tried", fact.round, str(fact.attempt), b"")
+            value = {"manifest": fact.manifest.hex(), "chain": fact.chain}
+            journal.put("tried", fact.round, str(fact.attempt), json.dumps(value).encode())
+        case aggregator.Sealed():
+            value = {
+                "manifest": fact.manifest.hex(),
+                "model": fact.model.hex(),
+                "agreed": fact.agreed.hex(),
+                "silos": fact.silos,
+                "signatures": [f"{name} {signature.hex()}" for name, signature in fact.signatures],
+            }
+            journal.put("sealed", fact.round, str(fact.attempt), json.dumps(value).encode())
         case aggregator.HopReleased():
             journal.put("hop", fact.round, fact.hop, b"")
-        case aggregator.Applied():
-            value = {"model": fact.model.hex(), "cohort": fact.cohort, "abandoned": fact.abandoned, "server": server}
-            journal.put("applied", fact.round, "", json.dumps(value).encode())
+        case aggregator.Recorded():
+            if fact.record.outcome is Outcome.APPLIED:
+                journal.put("server", fact.record.round, "", server.encode())
+            write_record_fact(journal, fact.record)
 
 
 def read_aggregator(journal: Journal) -> Iterator[aggregator.Fact]:
     """Read all facts of an aggregator."""
-    for round_, _, value in journal.facts("applied"):
+
+    def tried(round_: int, attempt: str, value: bytes) -> aggregator.Tried:
         fact = json.loads(value)
-        yield aggregator.Applied(round_, bytes.fromhex(fact["model"]), fact["cohort"], fact["abandoned"])
-    for round_, attempt, _ in journal.facts("tried"):
-        yield aggregator.Tried(round_, int(attempt))
-    for round_, hop, _ in journal.facts("hop"):
-        yield aggregator.HopReleased(hop, round_)
+        return aggregator.Tried(round_, int(attempt), bytes.fromhex(fact["manifest"]), tuple(fact["chain"]))
+
+    def sealed(round_: int, attempt: str, value: bytes) -> aggregator.Sealed:
+        fact = json.loads(value)
+        signatures = (one.rsplit(" ", 1) for one in fact["signatures"])
+        return aggregator.Sealed(
+            round_,
+            int(attempt),
+            bytes.fromhex(fact["manifest"]),
+            bytes.fromhex(fact["model"]),
+            bytes.fromhex(fact["agreed"]),
+            tuple(fact["silos"]),
+            tuple((name, bytes.fromhex(hexed)) for name, hexed in signatures),
+        )
+
+    for record in read_log(journal):
+        yield aggregator.Recorded(record)
+    yield from _read(journal, "tried", tried)
+    yield from _read(journal, "sealed", sealed)
+    yield from _read(journal, "hop", lambda round_, hop, _: aggregator.HopReleased(hop, round_))
 
 
 def read_servers(journal: Journal) -> dict[int, str]:
     """Read which rule made the model of each round that was applied."""
-    facts = ((round_, json.loads(value)) for round_, _, value in journal.facts("applied"))
-    return {round_: fact["server"] for round_, fact in facts if not fact["abandoned"]}
+    return dict(_read(journal, "server", lambda round_, _, value: (round_, value.decode())))
 
 
-def write_silo(journal: Journal, fact: silo.Joined) -> None:
+def write_silo(journal: Journal, fact: silo.Fact) -> None:
     """Write a fact of a silo."""
-    value = json.dumps({"model": fact.model.hex(), "chain": fact.chain}).encode()
-    journal.put("joined", fact.round, str(fact.attempt), value)
+    match fact:
+        case silo.Joined():
+            value = json.dumps({"model": fact.model.hex(), "chain": fact.chain}).encode()
+            journal.put("joined", fact.round, str(fact.attempt), value)
+        case silo.Stored():
+            write_record_fact(journal, fact.record)
+        case silo.Forked():
+            _write_fork(journal, fact.known, fact.other)
 
 
-def read_silo(journal: Journal) -> Iterator[silo.Joined]:
+def read_silo(journal: Journal) -> Iterator[silo.Fact]:
     """Read all facts of a silo."""
-    for round_, attempt, value in journal.facts("joined"):
+    for record in read_log(journal):
+        yield silo.Stored(record)
+    for known, other in read_forks(journal):
+        yield silo.Forked(known, other)
+
+    def joined(round_: int, attempt: str, value: bytes) -> silo.Joined:
         fact = json.loads(value)
-        yield silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
+        return silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
+
+    yield from _read(journal, "joined", joined)

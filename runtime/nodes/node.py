@@ -29,6 +29,8 @@ from silomix.runtime.net.transport import Tls, caller, channel, metadata
 from silomix.runtime.observe.events import Events
 from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
+from silomix.runtime.observe.pulse import Pulse
+from silomix.runtime.observe.traces import Traces
 from silomix.runtime.store.journal import Journal
 
 GRACE_S = 5.0
@@ -64,11 +66,18 @@ class Node:
             self.log.warning("NO TLS: anybody on the network can read and forge everything; for experiments only")
         self.journal = Journal(config.state.journal)
         self.metrics = Metrics(str(config.role), config.name, training=config.metrics_training)
+        self.metrics.disk(config.state.directory)
+        self.pulse = Pulse()
+        self.traces = Traces(config, self.log)
+        self.metrics.on_attempt, self.metrics.on_phase = self.traces.attempt, self.traces.phase
+        self.metrics.on_round = self.traces.round
         self.events = Events(config, self.log, self.metrics)
         self.metrics.on_rejected = self.events.refused
         self.capture = (
             Capture(config.capture, config.name, str(config.role), self.federation.digest) if config.capture else None
         )
+        if self.capture is not None:
+            self.capture.on_dropped = self.metrics.capture_dropped
         granularity = self.federation.policy.granularity
         if granularity is not Granularity.SUM:
             self.log.warning(f"granularity {granularity}: a baseline for comparison, which does not protect the silos")
@@ -98,9 +107,10 @@ class Node:
                 loop.add_signal_handler(number, self.stopping.set)
         close_metrics = None
         if self.config.metrics_port:
-            close_metrics = self.metrics.serve(self.config.metrics_port, self.config.metrics_host)
+            close_metrics = self.metrics.serve(self.config.metrics_port, self.config.metrics_host, self.pulse.answer)
         try:
             async with self.tasks:
+                self.tasks.create_task(self.pulse.run())
                 self.tasks.create_task(self.events.run())
                 self.tasks.create_task(self._work_to_the_end())
                 self.tasks.create_task(self._end())
@@ -126,6 +136,7 @@ class Node:
         self.workers.shutdown(wait=False, cancel_futures=True)
         if self.capture is not None:
             self.capture.close()
+        await asyncio.to_thread(self.traces.close)
         self.journal.close()
 
     async def work(self, run: Callable[..., T], *arguments: object) -> T:
@@ -155,6 +166,7 @@ class Node:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
+            done.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody else asks for it
             if not self.stopping.is_set():
                 await asyncio.wait([done])  # a task is called once at a time
             raise

@@ -8,19 +8,22 @@ literal modes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Aggregate, Codec
 from silomix.runtime.core.numbers.layout import Layout
-from silomix.runtime.core.numbers.masks import Secret, commitment, mask_streams, unseal
+from silomix.runtime.core.numbers.masks import Context, Secret, commitment, mask_streams, unseal
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Group,
@@ -30,10 +33,11 @@ from silomix.runtime.core.protocol.messages import (
     SealedSeed,
     body_root,
     chunk_digest,
-    release_digest,
 )
+from silomix.runtime.core.protocol.release import PadContext, Ready, Trail, check_trails, pad_digest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net.framing import RELAY, ChunkView, chunk_frame
+from silomix.runtime.net.history import read_trails, write_trail
 from silomix.runtime.net.wire import read_cohort, read_header, write_cohort, write_header
 from silomix.runtime.nodes.node import whole
 from silomix.v1 import body_pb2, services_pb2
@@ -45,6 +49,14 @@ Slack = Callable[[int], int]
 AnyChunk = body_pb2.Chunk | ChunkView
 Writer = Callable[[int], tuple[bytes, bytes]]
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
+
+
+@dataclass(frozen=True)
+class Cover:
+    """The pad that a hop puts on what it passes on, and what it is bound to."""
+
+    pad: Secret = field(repr=False)
+    context: PadContext
 
 
 def no_slack(_: int) -> int:
@@ -66,7 +78,12 @@ class Passage:
         self.ready = 0
         """Chunks of the output that are done."""
         self.received_bytes = 0
-        self.received_root = b""
+        self.cover: Cover | None = None
+        """A hop's pad: set when the cohort is decided, before anything of it is sent."""
+        self.came = b""
+        """Root of what came in, once all of it has: at hop 1, of the bodies."""
+        self.trails: tuple[Trail, ...] = ()
+        """What the hops before have signed."""
         self.sent_root = b""
         """Root of the output, once all of it has been sent."""
         self._refused: asyncio.Future[PeerFault] = asyncio.get_running_loop().create_future()
@@ -91,6 +108,9 @@ class Passage:
         Noise may carry a sum over n silos out of range by slack(n).
         """
         raise NotImplementedError
+
+    def uncover(self, pads: Sequence[tuple[str, Secret]], ready: Ready) -> None:
+        """Take the hops' pads off what arrived: the aggregator's, when all are out."""
 
     def close(self) -> None:
         """Leave nothing behind when the attempt is over: no file, and no seed in memory."""
@@ -194,7 +214,8 @@ class Passage:
             elif kind == "chunk" and self.cohort is not None:
                 await self.take(frame.chunk)
             elif kind == "trailer":
-                return self.check_trailer(frame.trailer, sender, federation)
+                await self.trailed(*self.check_trailer(frame.trailer, sender, federation))
+                return self.came
             else:
                 raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} out of turn", peer=sender)
         raise PeerFault(Reason.WRONG_SEQUENCE, f"the stream of {sender} ended early", peer=sender)
@@ -244,9 +265,19 @@ class Passage:
             raw, digest = await self._work(write, i)
             digests.append(digest)
             yield raw
-        self.sent_root = root = body_root(digests)
-        signature = identity.sign(release_digest(identity.name, self.cohort.digest, root))
-        yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(root=root, signature=signature))
+        await self._until(lambda: bool(self.came))
+        assert self.cover is not None
+        self.sent_root, context = body_root(digests), self.cover.context
+        pad = pad_digest(self.cover.pad)
+        own = Trail(identity.name, context.cohort, context.grouping, self.came, self.sent_root, pad).signed(identity)
+        trails = [write_trail(trail) for trail in (*self.trails, own)]
+        yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(trails=trails))
+
+    async def trailed(self, came: bytes, trails: tuple[Trail, ...] = ()) -> None:
+        """Know that all has come in, and what the hops before have signed."""
+        async with self._changed:
+            self.came, self.trails = came, trails
+            self._changed.notify_all()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         async with self._changed:
@@ -258,16 +289,22 @@ class Passage:
     def _done(self, index: int) -> bool:
         return self.ready > index
 
-    def check_trailer(self, trailer: services_pb2.RelayTrailer, sender: str, federation: Federation) -> bytes:
-        """Compare what came with what the sender signed, and return its root."""
+    def check_trailer(
+        self, trailer: services_pb2.RelayTrailer, sender: str, federation: Federation
+    ) -> tuple[bytes, tuple[Trail, ...]]:
+        """Compare what came with what the sender signed, and all signatures before it; return its root, and them."""
         if self.cohort is None or len(self._came) != self.chunks:
             raise PeerFault(Reason.WRONG_SEQUENCE, f"{sender} ended after {len(self._came)} chunks, which is early")
-        root = body_root(self._came)
-        if trailer.root != root:
+        root, trails = body_root(self._came), read_trails(list(trailer.trails))
+        before = self.manifest.chain[: self.layer - 1] if self.layer else self.manifest.chain
+        if len(trails) != len(before):
+            raise PeerFault(Reason.WRONG_CHAIN, f"{len(trails)} trails came of {len(before)} hops", peer=sender)
+        check_trails(trails, self.cohort.digest, before, federation)
+        if trails[-1].sent != root:
             raise PeerFault(Reason.ROOT_MISMATCH, f"the chunks are not those that {sender} signed", peer=sender)
-        what = release_digest(sender, self.cohort.digest, root)
-        verify(federation.member(sender).key, what, trailer.signature, sender)
-        return root
+        if self.cover is not None and trails[-1].grouping != self.cover.context.grouping:
+            raise PeerFault(Reason.WRONG_MANIFEST, f"{sender} signed for another grouping", peer=sender)
+        return root, trails
 
 
 class SumPassage(Passage):
@@ -312,7 +349,10 @@ class SumPassage(Passage):
     def _apply(self, seeds: list[Secret], sign: int) -> None:
         """Add masks or take them off, all of them chunk by chunk: a chunk is fetched from memory once."""
         context = self.manifest.context(self.layer)
-        streams = mask_streams([(seed, context) for seed in seeds], self.manifest.plan.moduli)
+        self._put_on([(seed, context) for seed in seeds], sign)
+
+    def _put_on(self, secrets: Sequence[tuple[Secret, Context]], sign: int) -> None:
+        streams = mask_streams(secrets, self.manifest.plan.moduli)
         for i in range(self.layout.chunks):
             for stream in streams:
                 stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)
@@ -327,6 +367,9 @@ class SumPassage(Passage):
         for digest in self._seeds.keys() - wanted:
             async with self._busy:  # once it is popped it is put back, also if the stream breaks now
                 await self._work(self._apply, [self._seeds.pop(digest)], 1)
+        if self.cover is not None:
+            async with self._busy:
+                await self._work(self._put_on, [(self.cover.pad, self.cover.context)], 1)
 
     def _open(self, chunk: AnyChunk, index: int) -> tuple[list[Bytes], bytes]:
         return open_chunk(chunk, self.layout, index)
@@ -345,6 +388,11 @@ class SumPassage(Passage):
             seed.wipe()
         self._seeds, self._waiting = {}, []
 
+    def uncover(self, pads: Sequence[tuple[str, Secret]], ready: Ready) -> None:
+        """Take the hops' pads off."""
+        length = self.manifest.chunk_parameters
+        self._put_on([(pad, ready.pad_context(hop, length)) for hop, pad in pads], -1)
+
     async def take_all(self) -> None:
         """Be done: all bodies of the cohort are in."""
         await self._advance(self.chunks)
@@ -355,6 +403,35 @@ class SumPassage(Passage):
     def _write(self, index: int) -> tuple[bytes, bytes]:
         start, planes = self.layout.start(index), self.layout.planes(self.layout.part(self.sum, index).data, index)
         return chunk_frame(RELAY, index, start, planes), chunk_digest(index, start, planes)
+
+
+class LastPassage(SumPassage):
+    """The vector at the aggregator, which also keeps it as it came: silos are to make the sum of it themselves."""
+
+    def __init__(self, manifest: Manifest, name: str, workers: Executor, path: Path) -> None:
+        """The file is as long as a body."""
+        super().__init__(manifest, name, workers)
+        self.path = path
+        self._file = open(path, "wb", 0)  # noqa: SIM115 - closed with the attempt
+
+    def _put(self, index: int, content: list[Bytes]) -> None:
+        self._file.seek(index * self.layout.chunk_bytes)
+        for plane in content:
+            self._file.write(plane.data)
+        super()._put(index, content)
+
+    def seeds_of(self, cohort: Cohort) -> tuple[Secret, ...]:
+        """The seeds of this layer, in the order of the cohort."""
+        return tuple(self._seeds[p.header] for p in cohort.participants) if self._seeds else ()
+
+    def keep(self) -> None:
+        """Make the file durable."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file, which outlives the attempt, and overwrite the seeds."""
+        super().close()
+        self._file.close()
 
 
 def open_chunk(chunk: AnyChunk, shape: Layout, index: int) -> tuple[list[Bytes], bytes]:

@@ -19,15 +19,17 @@ import numpy as np
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import Baseline, Row
 from silomix.runtime.core.numbers.codec import Aggregate, Codec
-from silomix.runtime.core.numbers.masks import Secret, Stream, mask_streams
+from silomix.runtime.core.numbers.masks import Secret, Stream, mask_stream, mask_streams
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
+from silomix.runtime.core.protocol.release import Ready
 from silomix.runtime.core.protocol.rules import baseline
 from silomix.runtime.net.framing import RELAY, chunk_frame
 from silomix.runtime.net.wire import read_grouping, read_groups, write_cohort, write_grouping, write_groups
 from silomix.runtime.nodes.passage import (
     AnyChunk,
+    LastPassage,
     Partition,
     Passage,
     Slack,
@@ -37,15 +39,22 @@ from silomix.runtime.nodes.passage import (
     check_place,
     no_slack,
 )
+from silomix.runtime.store.files import naming
 from silomix.v1 import services_pb2
 
 
 def make_passage(
-    manifest: Manifest, name: str, workers: Executor, spool: Path | None = None, private: Secret | None = None
+    manifest: Manifest,
+    name: str,
+    workers: Executor,
+    spool: Path | None = None,
+    private: Secret | None = None,
+    kept: Path | None = None,
 ) -> Passage:
     """Make what an attempt needs at a node.
 
-    Hops have a directory to spool to; the aggregator has none, and a key that opens the seeds of groups.
+    Hops have a directory to spool to; the aggregator has none, but a file to keep a sum in as it came, and a key that
+    opens the seeds of groups.
     """
     mode = baseline(manifest)
     path = None if spool is None else spool / f"{manifest.digest.hex()[:32]}.rows"
@@ -53,7 +62,7 @@ def make_passage(
         return RowsPassage(mode, manifest, name, workers, path)
     if manifest.group_size:
         return GroupsPassage(manifest, name, workers, path, private)
-    return SumPassage(manifest, name, workers)
+    return SumPassage(manifest, name, workers) if kept is None else LastPassage(manifest, name, workers, kept)
 
 
 class TablePassage(Passage):
@@ -104,12 +113,13 @@ class TablePassage(Passage):
         return lot * self.rows * sum(self._sizes(0)) + row * sum(self._sizes(lot))
 
     def _store(self, lot: int, row: int, planes: Row) -> None:
+        assert self._path is not None
         if self._file is None:
-            assert self._path is not None
             self._file = open(self._path, "wb")  # noqa: SIM115 - closed with the attempt
-        self._file.seek(self._at(lot, row))
-        self._file.writelines(planes)
-        self._file.flush()
+        with naming(self._path):
+            self._file.seek(self._at(lot, row))
+            self._file.writelines(planes)
+            self._file.flush()
 
     def _writer(self) -> Writer:
         return self._read
@@ -197,6 +207,7 @@ class GroupsPassage(TablePassage):
         self._private = private
         self._seeds: dict[bytes, Secret] = {}
         self._masks: list[list[Stream]] = []
+        self._pad: Stream | None = None
         self._grouping: Grouping | None = None
         self._sizes_of: tuple[int, ...] = ()
         self._unnamed: tuple[Group, ...] = ()
@@ -228,7 +239,7 @@ class GroupsPassage(TablePassage):
         super().close()
         for seed in self._seeds.values():
             seed.wipe()
-        self._seeds, self._masks = {}, []
+        self._seeds, self._masks, self._pad = {}, [], None
 
     async def _partition(self, frames: AsyncIterator[services_pb2.RelayFrame]) -> Partition:
         frame = await anext(frames, None)
@@ -253,6 +264,8 @@ class GroupsPassage(TablePassage):
             self._sums = [self.layout.body() for _ in partition]
         context, moduli = self.manifest.context(self.layer), self.manifest.plan.moduli
         self._masks = [mask_streams([(seed, context) for seed in group], moduli) for group in seeds]
+        if self.cover is not None:
+            self._pad = mask_stream(self.cover.pad, self.cover.context, moduli)
 
     def _without_names(self, cohort: Cohort, grouping: Grouping) -> tuple[Group, ...]:
         """What the aggregator gets, in the order of the commitments: as good as random, and the same each time."""
@@ -284,10 +297,22 @@ class GroupsPassage(TablePassage):
         """Take the group's masks off a chunk of its sum, and keep it."""
         for stream in self._masks[row]:
             stream.apply(content, lot, self.layout.length(lot), -1)
+        if self._pad is not None:  # a stream for each chunk of each group
+            self._pad.apply(content, lot * self.rows + row, self.layout.length(lot), 1)
         if self._path is None:
             self.layout.part(self._sums[row], lot)[:] = content
         else:
             self._store(lot, row, self.layout.planes(content.data, lot))
+
+    def uncover(self, pads: Sequence[tuple[str, Secret]], ready: Ready) -> None:
+        """Take the hops' pads off."""
+        length = self.manifest.chunk_parameters
+        covers = [(pad, ready.pad_context(hop, length)) for hop, pad in pads]
+        for stream in mask_streams(covers, self.manifest.plan.moduli):
+            for row, total in enumerate(self._sums):
+                for lot in range(self.layout.chunks):
+                    part = self.layout.part(total, lot)
+                    stream.apply(part, lot * self.rows + row, self.layout.length(lot), -1)
 
     def _take_lot(self, lot: int, paths: list[Path]) -> None:
         assert self._grouping is not None

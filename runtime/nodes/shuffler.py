@@ -30,9 +30,12 @@ from silomix.runtime.core.protocol.messages import (
     chunk_digest,
     delivery_digest,
 )
+from silomix.runtime.core.protocol.release import PadContext, bodies_root
+from silomix.runtime.core.protocol.roundlog import Fork, Record
 from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.calls import Call, Method, Room
+from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import SERVICES, method
 from silomix.runtime.net.streams import Inbox, Outbox
@@ -46,8 +49,9 @@ from silomix.runtime.net.wire import (
 )
 from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, whole
-from silomix.runtime.nodes.passage import AnyChunk, Partition, Passage, SumPassage, check_place, open_chunk
+from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, make_passage
+from silomix.runtime.store.files import naming
 from silomix.v1 import body_pb2, services_pb2
 
 SPOOL_STREAMS = 128
@@ -93,8 +97,9 @@ class Spool:
         self.digests.append(digest)
         if self._file is None:
             self._file = open(self.path, "wb")  # noqa: SIM115 - closed in `finish` or `drop`
-        for plane in chunk.planes:
-            self._file.write(plane)
+        with naming(self.path):
+            for plane in chunk.planes:
+                self._file.write(plane)
 
     def _check_values(self, residues: Residues, index: int) -> None:
         """Where residues are in clear, check that each value is one that a silo can have."""
@@ -117,7 +122,8 @@ class Spool:
                 f"{self.header.silo} ended after {len(self.digests)} of {self.layout.chunks} chunks",
                 peer=self.header.silo,
             )
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
         return body_root(self.digests)
 
     def add_to(self, total: Bytes) -> None:
@@ -179,6 +185,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods)
         server.answer_for_attempt(self._open_attempt)
         await server.start()
+        self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
             await self.keep_time(core.Tick, lambda: False)
@@ -220,12 +227,14 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.passage.drop(silo)
             case core.Count(header):
                 return await self._count(header)
-            case core.Release(cohort, grouping):
+            case core.Release(cohort, grouping, pad, roots):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
                 self.log.info("releasing", cohort=len(cohort.participants))
                 assert self.passage is not None
-                self.spawn(self._release(cohort, grouping, self.passage))
+                seal, length = b"" if grouping is None else grouping.seal, self.passage.manifest.chunk_parameters
+                self.passage.cover = Cover(pad, PadContext(cohort.digest, seal, self.config.name, length))
+                self.spawn(self._release(cohort, grouping, self.passage, roots))
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
@@ -235,7 +244,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 if self._sending is not None and not self._delivered.is_set():
                     self._sending.cancel()
                 self._sweep()
-            case core.Keys() | core.Acknowledge() | Remember():
+            case core.Countersign(record):
+                self.metrics.head(record.round)
+            case core.Keys() | core.Acknowledge() | core.Agree() | core.Reveal() | Remember():
                 pass  # the handler that stepped answers with these
         return None
 
@@ -264,9 +275,13 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             return core.Spoiled(header.manifest, str(error))
         return core.Counted(header)
 
-    async def _release(self, cohort: Cohort, grouping: Grouping | None, passage: Passage) -> None:
+    async def _release(
+        self, cohort: Cohort, grouping: Grouping | None, passage: Passage, roots: tuple[bytes, ...]
+    ) -> None:
         started, rows = self.clock(), self._rows
         await passage.settle(cohort, grouping)
+        if passage.layer == 1:
+            await passage.trailed(bodies_root(roots))
         if passage.layer == 1 and isinstance(passage, SumPassage):
             await passage.take_all()
         elif passage.layer == 1 and isinstance(passage, TablePassage):
@@ -416,6 +431,30 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Time that the open attempt has left at most. Then nobody waits for it any more, here or elsewhere."""
         return self._opened_at + self.limits.round_s + LATE_S - self.clock()
 
+    async def store(self, records: tuple[Record, ...]) -> services_pb2.StoreResponse:
+        """Take records in, and answer with the signature for the last; with how many are here, if some are missing."""
+        signature, log = b"", self.core.log
+        for record in records:
+            if record.round > log.round:
+                return services_pb2.StoreResponse(records=log.round)
+            if record.round < log.round and log.records[record.round].digest == record.digest != log.head:
+                continue
+            try:
+                effects = await self.step(core.RecordIn(record))
+            except Fork as fork:
+                await self.step(core.ForkSeen(fork))
+                self._say_forked(fork)
+                raise
+            for effect in effects:
+                if isinstance(effect, Remember) and isinstance(effect.fact, core.Forked):
+                    self._say_forked(Fork(effect.fact.known, effect.fact.other))
+            signature = next((e.signature for e in effects if isinstance(e, core.Countersign)), b"")
+        return services_pb2.StoreResponse(records=log.round, signature=signature)
+
+    def _say_forked(self, fork: Fork) -> None:
+        self.metrics.forked()
+        self.log.error(f"FORK: {fork.message}; both records are kept as evidence", reason=str(fork.reason))
+
     def before(self) -> tuple[str, ...]:
         """Whose sums may come: the hop before this one in the open attempt, and in the last that came through."""
         known = [self.passage.manifest] if self.passage is not None else []
@@ -472,6 +511,9 @@ class _Service:
             "Open": Method(self._aggregator, self._open),
             "Submit": Method(self._silo, self._submit, self.node.submitting),
             "Relay": Method(self._hop_before, self._relay),
+            "Agree": Method(self._aggregator, self._agree),
+            "Reveal": Method(self._aggregator, self._reveal),
+            "Store": Method(self._aggregator, self._store),
         }
 
     def _aggregator(self, peer: str) -> None:
@@ -503,6 +545,7 @@ class _Service:
                 request.attempt,
                 tuple(request.silos),
                 request.known_released,
+                digest_field(request.head_digest, "the digest of the newest record"),
                 self.node.clock(),
             )
         )
@@ -511,9 +554,11 @@ class _Service:
         await call.answer(services_pb2.PrepareResponse(keys=keys, last_released=answer.last_released))
 
     async def _open(self, call: Call) -> None:
-        request = await call.request(services_pb2.OpenRequest, self.node.limits.manifest)
-        manifest = await asyncio.to_thread(read_manifest, request.manifest)
-        await self.node.step(core.Open(manifest, self.node.clock()))
+        request = await call.request(services_pb2.OpenRequest, self.node.limits.opening)
+        if not request.HasField("head"):
+            raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
+        manifest, head = await asyncio.to_thread(read_manifest, request.manifest), read_record(request.head)
+        await self.node.step(core.Open(manifest, head, self.node.clock()))
         await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest))
 
     async def _submit(self, call: Call) -> None:
@@ -523,3 +568,21 @@ class _Service:
     async def _relay(self, call: Call) -> None:
         frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)
         await call.answer(await self.node.unless_stopped(self.node.take_sum(call.peer, frames)))
+
+    async def _agree(self, call: Call) -> None:
+        request = await call.request(services_pb2.AgreeRequest, self.node.limits.trails)
+        manifest = digest_field(request.manifest_digest, "the manifest digest")
+        effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails))))
+        answer = next(e for e in effects if isinstance(e, core.Agree))
+        await call.answer(services_pb2.AgreeResponse(signature=answer.signature))
+
+    async def _reveal(self, call: Call) -> None:
+        request = await call.request(services_pb2.RevealRequest, self.node.limits.signatures)
+        manifest = digest_field(request.manifest_digest, "the manifest digest")
+        effects = await self.node.step(core.RevealIn(manifest, read_signatures(list(request.signatures))))
+        answer = next(e for e in effects if isinstance(e, core.Reveal))
+        await call.answer(services_pb2.RevealResponse(pad=answer.pad.value))
+
+    async def _store(self, call: Call) -> None:
+        request = await call.request(services_pb2.StoreRequest, self.node.limits.records)
+        await call.answer(await self.node.store(read_records(list(request.records))))

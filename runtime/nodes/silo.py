@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -23,23 +24,25 @@ from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol import silo as core
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
+from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record
 from silomix.runtime.core.protocol.rules import baseline, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.framing import BODY, chunk_frame
+from silomix.runtime.net.history import read_records
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import method
 from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
 from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.facts import read_silo, write_silo
+from silomix.runtime.nodes.follow import Follower
 from silomix.runtime.nodes.node import RETRY_S, Driver
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.frozen import Frozen, frozen_name
-from silomix.runtime.store.modelfile import model_digest, read_model, write_model
+from silomix.runtime.store.modelfile import write_model
 from silomix.runtime.task import Task, difference, load_task, train_task
 from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
-MODEL_SLACK_BYTES = 1 << 20
 NOT_WANTED = (Reason.UNKNOWN_PEER, Reason.WRONG_FEDERATION)
 """Why an aggregator has no use for a silo until somebody mends a file: to try again would be of no use."""
 LOT_BYTES = 4 << 20
@@ -62,6 +65,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self._busy: asyncio.Task[None] | None = None
         self._body: tuple[str, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
+        self.follower = Follower(self, self.core.log, self.task.schema())
         self._clipped: dict[str, float] = {}
         """The share of each tensor that was last said to be clipped."""
 
@@ -76,13 +80,19 @@ class SiloNode(Driver[core.Event, core.Effect]):
             try:
                 async for news in self._news(aggregator):
                     if news.WhichOneof("news") == "finished":
-                        self.log.info("the federation is done", round=news.finished.round)
                         if self._busy is not None:
                             self._busy.cancel()
+                        with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
+                            async with asyncio.timeout(self.federation.policy.release_s):
+                                await self._follow()
+                        self.log.info("the federation is done", round=news.finished.round)
                         if self.config.linger:
                             await self.stopping.wait()
                         return
-                    await self._announced(news.manifest)
+                    if news.WhichOneof("news") == "records":
+                        await self._records(read_records(list(news.records.records)))
+                    else:
+                        await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 if fault is not None and fault.reason in NOT_WANTED:
@@ -96,8 +106,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 log.fault("what the aggregator announced cannot be read, trying again", fault)
 
     def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
-        request = services_pb2.WatchRequest(federation_digest=self.federation.digest)
-        kind, limit = services_pb2.Announcement, self.limits.manifest
+        request = services_pb2.WatchRequest(federation_digest=self.federation.digest, records=self.core.log.round)
+        kind, limit = services_pb2.Announcement, max(self.limits.manifest, self.limits.records)
         return self.line(aggregator).listen(method("AggregatorService", "Watch"), request, kind, limit)
 
     async def _announced(self, wire: manifest_pb2.Manifest) -> None:
@@ -107,14 +117,50 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self.metrics.rejected(fault.reason)
             self.log.warning(f"this silo does not join: {fault.message}", reason=str(fault.reason))
 
-    def remember(self, fact: core.Joined) -> None:
+    async def _records(self, records: tuple[Record, ...]) -> None:
+        """Take in which rounds are over, or keep the evidence that the aggregator tells two stories."""
+        try:
+            await self.insist(core.RecordsIn(records))
+        except Fork as fork:
+            await self.insist(core.ForkSeen(fork))
+            self.metrics.forked()
+            self.log.error(f"FORK: {fork.message}; both records are kept as evidence", reason=str(fork.reason))
+            raise
+        if not records:
+            return
+        last = records[-1]
+        self.metrics.head(last.round)
+        if last.outcome is not Outcome.APPLIED or self.config.name in last.silos:
+            return
+        if not self.core.joined.get(last.round) and self.config.name in self._drawn(last):
+            self.log.warning("a round ran without this silo, which was never told of it", round=last.round)
+        elif self.core.counted == last.attempts[-1].manifest:
+            hop = last.attempts[-1].chain[0]
+            self.log.warning(f"{hop} gave a receipt for this silo's body and left it out", round=last.round, peer=hop)
+
+    def _drawn(self, record: Record) -> tuple[str, ...]:
+        applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
+        return self.federation.draw(applied + 1)
+
+    async def _follow(self) -> None:
+        """Compute the newest model, whether or not this silo is part of the next round."""
+        try:
+            await self.follower.follow()
+        except Fault as fault:
+            self.metrics.rejected(fault.reason)
+            self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
+
+    def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""
         write_silo(self.journal, fact)
 
     async def perform(self, effect: core.Effect) -> core.Event | None:
         """Carry one decision out."""
         match effect:
+            case core.Follow():
+                self.spawn(self._follow())
             case core.TakePart(manifest):
+                self.follower.joined(manifest.digest)
                 self._busy = self.spawn(self._attempt(manifest, self._busy))
             case core.Done(manifest):
                 self.log.info("submitted", round=manifest.round, attempt=manifest.attempt, peer=manifest.chain[0])
@@ -126,15 +172,20 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if before is not None:
             before.cancel()  # what was on its way belongs to no attempt any more
             await asyncio.wait([before])
-        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
         self.metrics.attempt(manifest.round, manifest.attempt)
         try:
             await self._freeze(manifest)
             await self._submit(manifest)
-        except Fault as fault:
-            self.metrics.rejected(fault.reason)
-            log.error(f"not in this round: {fault.message}", reason=str(fault.reason))
-        except (UserError, OSError) as error:
+        except (Fault, UserError, OSError) as error:
+            self.left_out(manifest, error)
+
+    def left_out(self, manifest: Manifest, error: Exception) -> None:
+        """Say why this silo is not in an attempt's sum."""
+        log = self.log.bind(round=manifest.round, attempt=manifest.attempt)
+        if isinstance(error, Fault):
+            self.metrics.rejected(error.reason)
+            log.error(f"not in this round: {error.message}", reason=str(error.reason))
+        else:
             log.error(f"not in this round: {error}")
 
     def _codec(self, manifest: Manifest) -> Codec:
@@ -153,7 +204,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self._body = (name, body)
             return
         await self.work(self.frozen.clear)  # now, while nobody waits for it
-        model = await self._download(manifest)
+        model = await self.follower.follow(manifest.model)
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
@@ -218,32 +269,6 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 self._clipped[one.tensor] = one.share
                 self.log.warning(f"clipped: {one}", round=manifest.round, **asdict(one))
 
-    async def _download(self, manifest: Manifest) -> dict[str, Array]:
-        aggregator = self.federation.aggregator.name
-        most = 2 * 8 * manifest.schema.parameters + MODEL_SLACK_BYTES
-        request = services_pb2.GetModelRequest(model_digest=manifest.model)
-        kind, limit, what = services_pb2.ModelPart, self.limits.part, method("AggregatorService", "GetModel")
-        async for _ in backoff():
-            data = bytearray()
-            try:
-                async for part in self.line(aggregator).listen(what, request, kind, limit, manifest.deadline_s):
-                    data += part.data
-                    if len(data) > most or part.total_bytes > most:
-                        break
-            except grpc.aio.AioRpcError as error:
-                if not transient(error):
-                    unknown = PeerFault(Reason.WRONG_MODEL, f"{aggregator} ended the call: {error.details()}")
-                    raise fault_of(error) or unknown from None
-                continue
-            except PeerFault as fault:
-                self.metrics.rejected(fault.reason)
-                self.log.fault("what came of the model cannot be read, trying again", fault, peer=aggregator)
-                continue
-            if len(data) > most:
-                raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {most} bytes", peer=aggregator)
-            return await self.work(_announced_model, bytes(data), manifest)
-        raise AssertionError("unreachable: the backoff has no end")
-
     async def _submit(self, manifest: Manifest) -> None:
         """Send the frozen integers under fresh masks; if the stream breaks, send the same bytes again."""
         sealing = self.core.sealing(manifest, os.urandom)
@@ -304,17 +329,6 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
         await self.work(self.config.state.last_body.write_text, json.dumps(figures))
-
-
-def _announced_model(data: bytes, manifest: Manifest) -> dict[str, Array]:
-    """Read the model that came, or refuse it if it is not the one that was announced."""
-    try:
-        schema, tensors = read_model(data)
-    except LocalFault as fault:  # the file is not ours: whoever sent it is at fault
-        raise PeerFault(Reason.WRONG_MODEL, f"what came is no model: {fault.message}") from None
-    if model_digest(schema, tensors) != manifest.model:
-        raise PeerFault(Reason.WRONG_MODEL, "the model that came is not the one that was announced")
-    return tensors
 
 
 class _Masking:

@@ -9,12 +9,13 @@ silo's owner asks for them, and then only on the silo's own port.
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from threading import Thread
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -25,15 +26,17 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
-    start_http_server,
 )
 
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import Reason
+from silomix.runtime.observe.endpoint import Answer, Endpoint, serve
 
 Direction = Literal["received", "sent"]
 """Which way a message went, as seen from this node."""
-Phase = Literal["prepare", "collect", "release", "apply", "train", "encode", "submit"]
+Phase = Literal[
+    "prepare", "collect", "release", "ready", "reveal", "apply", "record", "train", "encode", "submit", "follow"
+]
 """What a node is busy with in a round."""
 Outcome = Literal["applied", "aborted", "abandoned"]
 """How an attempt ended: with a new model, for another attempt, or with the round given up."""
@@ -49,25 +52,6 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300,
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Endpoint:
-    """The HTTP endpoint while it serves. Call it to close it; twice does no harm."""
-
-    def __init__(self, server: Any = None, thread: Thread | None = None) -> None:
-        """Without a server it is an endpoint that was never opened, so that callers need not ask."""
-        self._server = server
-        self._thread = thread
-        self.port: int | None = None if server is None else server.server_port
-        """Where it listens, None if it does not: a test asks for port 0 and gets a free one."""
-
-    def __call__(self) -> None:
-        """Stop listening and wait for the thread."""
-        server, self._server = self._server, None
-        if server is not None and self._thread is not None:
-            server.shutdown()
-            server.server_close()
-            self._thread.join()
-
-
 class Metrics:
     """One node's metrics: a method for each thing worth telling."""
 
@@ -75,7 +59,7 @@ class Metrics:
         """Training figures exist only on request, since whoever reads them can attack the silo."""
         self.role = Role(role)
         self.registry = registry = CollectorRegistry()
-        self._number = 0
+        self._number = self._try = 0
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"silomix_{name}", text, labels, registry=registry)
@@ -118,6 +102,14 @@ class Metrics:
         self._attempt_limit = gauge(
             "attempt_limit_seconds", "Longest time that an attempt can take, by this node's policy."
         )
+        self._head = gauge("round_log_round", "Round of this node's newest record; NaN before the first.")
+        self._head.set(math.nan)
+        self._forks = counter(
+            "forks_total", "Second records of a round that the aggregator signed: evidence that it told two stories."
+        )
+        self._bound_for = gauge(
+            "bound_model", "1 while the model can be released for one cohort only, and its sum has not come; else 0."
+        )
         attempts = counter("attempts_total", "Attempts that ended, by how they did.", "outcome")
         self._attempts = {o: attempts.labels(o) for o in get_args(Outcome)}
 
@@ -138,13 +130,26 @@ class Metrics:
         self._events = {o: events.labels(o) for o in get_args(EventOutcome)}
         self._broker = gauge("broker_connected", "1 with a line to the MQTT broker, 0 without; NaN if none is wanted.")
         self._broker.set(math.nan)
+        self._dropped = counter("capture_dropped_total", "Records that a capture lacks: queue or disk were full.")
+        self._free = gauge("disk_free_bytes", "Room that is left where this node keeps its state; NaN if unknown.")
+        self._size = gauge("disk_size_bytes", "Room that there is where this node keeps its state; NaN if unknown.")
+        self._free.set(math.nan)
+        self._size.set(math.nan)
+        self.on_phase: Callable[[str, float, int, int], None] | None = None
+        """Who else hears of phases that are over: which, how long, of which round and attempt."""
+        self.on_round: Callable[[float, int, int], None] | None = None
+        """Who else hears of rounds that are over: how long, which, with which attempt."""
+        self.on_attempt: Callable[[int, int], None] | None = None
+        """Who else hears of attempts that begin."""
         self.on_rejected: Callable[[Reason], None] | None = None
         """Who else hears of refusals: every one of them passes here."""
 
         self._present: Gauge | None = None
+        self._paused: Gauge | None = None
         self._accuracy: Gauge | None = None
         if self.role is Role.AGGREGATOR:
             self._present = gauge("silos_present", "Silos that wait for announcements.")
+            self._paused = gauge("paused", "1 while an operator holds the federation between rounds, else 0.")
             self._accuracy = gauge(
                 "model_accuracy", "Share of the test set that the global model gets right; NaN if unknown."
             )
@@ -186,8 +191,11 @@ class Metrics:
         if number != self._number:
             self._number = number
             self._round_start.set(time.time())
+        self._try = attempt
         self._round.set(number)
         self._attempt.set(attempt)
+        if self.on_attempt is not None:
+            self.on_attempt(number, attempt)
 
     def finished(self) -> None:
         """Tell that no round is under way any more: nobody need wait for the next."""
@@ -196,6 +204,18 @@ class Metrics:
     def ended(self, outcome: Outcome) -> None:
         """Count an attempt that is over: retries that grow show a sick chain before rounds fail."""
         self._attempts[outcome].inc()
+
+    def head(self, number: int) -> None:
+        """Tell how far this node's round log goes: nodes that fall behind show."""
+        self._head.set(number)
+
+    def forked(self) -> None:
+        """Count evidence against the aggregator."""
+        self._forks.inc()
+
+    def bound(self, *, is_bound: bool) -> None:
+        """Tell whether pads may be out for a sum that has not come: then rounds wait for just those silos."""
+        self._bound_for.set(is_bound)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -209,10 +229,14 @@ class Metrics:
         if phase not in get_args(Phase):
             raise ValueError(f"no such phase: {phase!r}")
         self._phase.labels(phase).observe(seconds)
+        if self.on_phase is not None:
+            self.on_phase(phase, seconds, self._number, self._try)
 
     def round_took(self, seconds: float) -> None:
         """Observe a whole round, all of its attempts included."""
         self._round_seconds.observe(seconds)
+        if self.on_round is not None:
+            self.on_round(seconds, self._number, self._try)
 
     def cohort(self, size: int) -> None:
         """Tell how many silos were in the last cohort: the smaller, the less each of them is hidden."""
@@ -263,11 +287,35 @@ class Metrics:
         """Tell when the certificate expires: the one failure that can be seen coming for a year."""
         self._expiry.set(unix_time)
 
+    def capture_dropped(self, records: int) -> None:
+        """Count records that a capture lacks: an audit that reads it has to know."""
+        self._dropped.inc(records)
+
+    def disk(self, state: Path) -> None:
+        """Tell how much room is left where the state is, whenever somebody asks: a node without any holds rounds up."""
+
+        def room(of: Callable[[os.statvfs_result], int]) -> Callable[[], float]:
+            def measure() -> float:
+                try:
+                    found = os.statvfs(state)
+                except OSError:
+                    return math.nan
+                return float(of(found) * found.f_frsize)
+
+            return measure
+
+        self._free.set_function(room(lambda found: found.f_bavail))
+        self._size.set_function(room(lambda found: found.f_blocks))
+
     # --- the aggregator's own ---
 
     def silos_present(self, count: int) -> None:
         """Tell how many silos watch for announcements."""
         _existing(self._present, "only an aggregator counts silos").set(count)
+
+    def paused(self, *, on: bool) -> None:
+        """Tell that an operator holds the federation, or lets it go on: it is not stalled."""
+        _existing(self._paused, "only an aggregator is paused").set(on)
 
     def accuracy(self, share: float) -> None:
         """Tell what the evaluator beside the aggregator measured, between 0 and 1."""
@@ -297,18 +345,12 @@ class Metrics:
         """Render everything in Prometheus' text format, as the endpoint serves it."""
         return generate_latest(self.registry).decode()
 
-    def serve(self, port: int | None, host: str = "127.0.0.1") -> Endpoint:
+    def serve(self, port: int | None, host: str = "127.0.0.1", probes: Answer | None = None) -> Endpoint:
         """Serve the metrics over HTTP and return what closes them again. Only this host can read them by default.
 
         None serves nothing. Port 0 is a free port, as everywhere; that it means "off" in a file is the file's affair.
         """
-        if port is None:
-            return Endpoint()
-        try:
-            return Endpoint(*start_http_server(port, host, self.registry))
-        except OSError as error:
-            problem = f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another port or address"
-            raise OSError(error.errno, problem) from error
+        return serve(self.registry, port, host, probes)
 
 
 def _existing(gauge: Gauge | None, otherwise: str) -> Gauge:

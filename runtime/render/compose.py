@@ -54,7 +54,7 @@ NODE = """\
 TAIL = """\
 
   prometheus:
-    image: prom/prometheus:v3.5.0
+    image: {prometheus}
     read_only: true
     cap_drop: [ALL]
     security_opt: ["no-new-privileges:true"]
@@ -65,7 +65,7 @@ TAIL = """\
       - prometheus:/prometheus
 
   grafana:
-    image: grafana/grafana:12.1.0
+    image: {grafana}
     cap_drop: [ALL]
     security_opt: ["no-new-privileges:true"]
     restart: unless-stopped
@@ -78,7 +78,7 @@ TAIL = """\
 BROKER = """\
 
   broker:
-    image: eclipse-mosquitto:2.0.22
+    image: {mosquitto}
     user: ${{SILOMIX_USER:-{user}:{user}}}
     read_only: true
     cap_drop: [ALL]
@@ -89,6 +89,12 @@ BROKER = """\
     volumes: ["${{SILOMIX_FEDERATION:-./fed}}/broker:/fed/broker:ro"]
 """
 OTHERS = ("prometheus", "grafana", "broker")
+IMAGES = {
+    "prometheus": "prom/prometheus:v3.5.0@sha256:63805ebb8d2b3920190daf1cb14a60871b16fd38bed42b857a3182bc621f4996",
+    "grafana": "grafana/grafana:12.1.0@sha256:6ac590e7cabc2fbe8d7b8fc1ce9c9f0582177b334e0df9c927ebd9670469440f",
+    "mosquitto": "eclipse-mosquitto:2.0.22@sha256:212f89e1eaeb2c322d6441b64396e3346026674db8fa9c27beac293405c32b3c",
+}
+"""Of others: by version, for people, and by digest, for whoever pulls them."""
 VOLUMES = """\
 
 volumes:
@@ -102,7 +108,9 @@ def compose(source: Source, image: str = "", train_image: str = "") -> str:
     _check(source)
     federation = source.federation
     first = source.port(federation.aggregator.name)
-    broker = BROKER.format(user=USER) if any(source.settings(name).get("mqtt") for name in source.nodes) else ""
+    broker = (
+        BROKER.format(user=USER, **IMAGES) if any(source.settings(name).get("mqtt") for name in source.nodes) else ""
+    )
     init = (
         f"--silos {len(federation.silos)} --shufflers {len(federation.shufflers)} --name {federation.name} "
         f"--host '{{name}}' \\\n#     --listen-host 0.0.0.0 --base-port {first} --metrics-port {METRICS_PORT} "
@@ -120,7 +128,7 @@ def compose(source: Source, image: str = "", train_image: str = "") -> str:
     for name, role in source.nodes.items():
         trains = role is Role.SILO or source.settings(name).get("evaluate")
         nodes.append(NODE.format(name=name, role=role, kind="train" if trains else "slim"))
-    return text + "\n".join(nodes) + TAIL + broker + VOLUMES
+    return text + "\n".join(nodes) + TAIL.format(**IMAGES) + broker + VOLUMES
 
 
 def _check(source: Source) -> None:

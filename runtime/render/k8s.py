@@ -7,17 +7,23 @@ overlays/NODE/          one node in its owner's own cluster: a silo there only d
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.render.capacity import needs, place_of
 from silomix.runtime.render.network import always
 from silomix.runtime.render.overlay import ALL_IN_ONE, MADE, Cluster, kustomization, overlay
+from silomix.runtime.render.pod import Wants
 from silomix.runtime.render.source import KEY_FILES, Files, RenderError, Source, yaml_bytes
 from silomix.runtime.render.workload import certificate, node_settings, service, stateful_set
-from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, IDENTITY_FILE, NODE_FILE
+from silomix.runtime.store.home import ANCHOR_FILE, IDENTITY_FILE, NODE_FILE
 
-__all__ = ["Cluster", "keys", "overlay_name", "render"]
+__all__ = ["Cluster", "Wants", "keys", "overlay_name", "remarks", "render"]
 
+NAMED_AS_THEY_ARE = {"disableNameSuffixHash": True}
+"""With a hash in its name a changed file would restart every pod that mounts it, all of them at once, and leave the old
+object behind, which for keys is a Secret that nobody knows of. A node reads its files when it starts."""
 MAX_NAME = 52
 """A StatefulSet's pods carry its name and a hash in a label of at most 63 characters."""
 
@@ -28,7 +34,7 @@ def render(source: Source, cluster: Cluster) -> Files:
     _check_names(nodes, source)
     if cluster.overlay == ALL_IN_ONE:
         _check_addresses(source, cluster.namespace)
-        if cluster.proxy:
+        if cluster.wants.proxy:
             raise RenderError("--proxy: inside one cluster nodes dial each other; give it with --overlay and a role")
     files = {Path("base") / path: data for path, data in _base(source, cluster).items()}
     for name, role in nodes.items():
@@ -51,6 +57,35 @@ def keys(source: Source, cluster: Cluster) -> tuple[dict[Path, Path], list[Path]
             else:
                 missing.append(path)
     return here, missing
+
+
+def remarks(source: Source, cluster: Cluster) -> list[str]:
+    """Say what would be noticed too late: a volume that is too small, images by tag, whose the first model is."""
+    nodes, found = _nodes(source, cluster), []
+    room = _bytes(cluster.volume_size)
+    for name, role in nodes.items():
+        need = needs(place_of(name, role, source.federation), source.load).disk_bytes
+        if need > room * 4 // 5:
+            found.append(
+                f"{name}: {source.federation.policy.rounds} rounds take {need / 1e9:.1f} GB and its volume has "
+                f"{cluster.volume_size}: give a larger --volume-size, or expand a volume that is there already"
+            )
+    for option, image in (("--image", cluster.image), ("--train-image", cluster.train_image)):
+        if "@sha256:" not in image:
+            found.append(
+                f"{option}: by tag, which may come to mean another image; NAME@sha256:DIGEST means one for ever"
+            )
+    if Role.AGGREGATOR in nodes.values() and not cluster.wants.model_claim:
+        found.append("the task makes the first model, in the aggregator's pod; --initial-model-claim brings another")
+    return found
+
+
+def _bytes(quantity: str) -> int:
+    """Read a size as Kubernetes writes it."""
+    number = quantity.rstrip("kMGTi")
+    unit = quantity[len(number) :]
+    power = 1 + "kMGT".index(unit[0]) if unit else 0
+    return int(float(number) * (1024 if unit.endswith("i") else 1000) ** power)
 
 
 def overlay_name(nodes: Mapping[str, Role], cluster: Cluster) -> str:
@@ -116,7 +151,8 @@ def _base(source: Source, cluster: Cluster) -> Files:
         Path("kustomization.yaml"): kustomization(
             "What every cluster of the federation has: the public files, and a namespace in which nothing is allowed.",
             resources=["namespace.yaml", "network.yaml"],
-            configMapGenerator=[{"name": "federation", "files": [FEDERATION_FILE, ANCHOR_FILE]}],
+            configMapGenerator=[{"name": "federation", "files": list(map(str, source.public_files()))}],
+            generatorOptions=NAMED_AS_THEY_ARE,
         ),
     }
 
@@ -126,24 +162,22 @@ def _node(name: str, role: Role, source: Source, cluster: Cluster) -> Files:
         name,
         role,
         source,
-        issuer=cluster.issuer,
+        replace(cluster.wants, data_claim=cluster.wants.data_claim.replace("{name}", name)),
         storage_class=cluster.storage_class,
-        proxy=cluster.proxy,
-        data_claim=cluster.data_claim.replace("{name}", name) if role is Role.SILO else "",
-        silo_cpu=cluster.silo_cpu,
-        silo_memory=cluster.silo_memory,
+        volume_size=cluster.volume_size,
+        alone=cluster.overlay != ALL_IN_ONE,
     )
     files = {
         Path("workload.yaml"): yaml_bytes(MADE + _about(role), workload, service(name, role, source)),
-        Path(NODE_FILE): node_settings(name, role, source).encode(),
+        Path(NODE_FILE): node_settings(name, role, source, cluster.wants.model_claim).encode(),
         Path(".gitignore"): "".join(f"/{file}\n" for file in KEY_FILES).encode(),
     }
     resources = ["workload.yaml"]
-    if cluster.issuer:
+    if cluster.wants.issuer:
         files[Path("certificate.yaml")] = yaml_bytes(
             MADE + f"Its issuer must be the CA in {ANCHOR_FILE}. A node reads its certificate when it starts: restart "
             "it after a renewal.",
-            certificate(name, role, source, cluster.issuer),
+            certificate(name, role, source, cluster.wants.issuer),
         )
         resources.append("certificate.yaml")
     files[Path("kustomization.yaml")] = kustomization(
@@ -151,12 +185,13 @@ def _node(name: str, role: Role, source: Source, cluster: Cluster) -> Files:
         resources=resources,
         configMapGenerator=[{"name": f"{name}-node", "files": [NODE_FILE]}],
         secretGenerator=[{"name": f"{name}-keys", "files": list(_key_files(cluster))}],
+        generatorOptions=NAMED_AS_THEY_ARE,
     )
     return files
 
 
 def _key_files(cluster: Cluster) -> tuple[str, ...]:
-    return (IDENTITY_FILE,) if cluster.issuer else KEY_FILES
+    return (IDENTITY_FILE,) if cluster.wants.issuer else KEY_FILES
 
 
 def _about(role: Role) -> str:

@@ -8,10 +8,11 @@ where nobody has said which, any address may be dialled on the peer's port, and 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from silomix.runtime.config.keys import MQTT_KEYS
 from silomix.runtime.net.edges import dialled_by, diallers_of
-from silomix.runtime.render.source import METRICS_PORT, Source, is_address
+from silomix.runtime.render.source import METRICS_PORT, RenderError, Source, is_address
 
 Document = dict[str, Any]
 
@@ -37,18 +38,20 @@ class Surroundings:
 
 
 def always() -> list[Document]:
-    """What every pod of the namespace gets: nothing, and name lookups."""
+    """What every node gets: nothing, and name lookups. Others in the namespace, such as a broker, are not ours."""
     lookups = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     servers = _namespace("kube-system") | {"podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
+    ours = {"matchLabels": {NAME_LABEL: "silomix"}}
     return [
-        _policy("default-deny", {}, {"policyTypes": ["Ingress", "Egress"]}),
-        _policy("dns", {}, {"policyTypes": ["Egress"], "egress": [{"to": [servers], "ports": lookups}]}),
+        _policy("default-deny", ours, {"policyTypes": ["Ingress", "Egress"]}),
+        _policy("dns", ours, {"policyTypes": ["Egress"], "egress": [{"to": [servers], "ports": lookups}]}),
     ]
 
 
 def edges(source: Source, around: Surroundings) -> list[Document]:
     """Open the connections of the nodes in this cluster: a policy for each server, and one for silos that are alike."""
     silos = [name for name in source.federation.silo_names if name in around.inside]
+    _check_peers(source, around)
     found = [
         _policy(f"{name}-edges", {"matchLabels": node_labels(name)}, _rules(name, source, around))
         for name in source.nodes
@@ -67,7 +70,7 @@ def edges(source: Source, around: Surroundings) -> list[Document]:
 
 
 def _rules(name: str, source: Source, around: Surroundings) -> Document:
-    """Say who may dial a node and whom it may dial; with its metrics for Prometheus, and its broker."""
+    """Say who may dial a node and whom it may dial; with its metrics for Prometheus, its broker, its collector."""
     federation = source.federation
     ingress: list[Document] = []
     if callers := diallers_of(name, federation):
@@ -87,15 +90,25 @@ def _rules(name: str, source: Source, around: Surroundings) -> Document:
     if broker := source.settings(name).get("mqtt"):
         port = broker.get("port", MQTT_KEYS["port"].default)
         egress.append({"to": _somewhere(str(broker["host"])), "ports": _port(port)})
+    if collector := source.settings(name).get("traces"):
+        there = urlsplit(str(collector))
+        egress.append({"to": _somewhere(there.hostname or ""), "ports": _port(there.port or 0)})
     return {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
 
 
 def _somewhere(host: str) -> list[Document]:
-    """A broker or proxy inside the cluster is some pod of its namespace; elsewhere it is an address, or any."""
+    """A broker or proxy inside the cluster is some pod of its namespace; elsewhere it is an address, or any.
+
+    Many networks do not count pods among any addresses, so a name that may be a Service's opens its namespace too.
+    """
+    if is_address(host):
+        return _blocks(_address_of(host))
     parts = host.split(".")
+    if len(parts) == 1:
+        return [{"podSelector": {}}]
     if len(parts) >= 3 and parts[2] == "svc":
         return [_namespace(parts[1])]
-    return _blocks(_address_of(host))
+    return [*([_namespace(parts[1])] if len(parts) == 2 else []), *_blocks(ANYWHERE)]
 
 
 def node_labels(name: str) -> dict[str, str]:
@@ -117,10 +130,33 @@ def _peers(names: Iterable[str], source: Source, around: Surroundings) -> list[D
         found.append({"podSelector": _among(inside)})
     blocks: dict[str, None] = {}
     for name in outside:
-        address = source.federation.member(name).address
-        known = around.cidrs.get(name) or (_address_of(source.host(name)) if address else ANYWHERE)
-        blocks |= dict.fromkeys(known)
+        blocks |= dict.fromkeys(_known(name, source, around))
     return found + _blocks(ANYWHERE if set(ANYWHERE) <= set(blocks) else tuple(blocks))
+
+
+def _check_peers(source: Source, around: Surroundings) -> None:
+    """Refuse an address that changes nothing: whoever gave it believes that nobody else gets in."""
+    federation = source.federation
+    met: set[str] = set()
+    for name in sorted(around.inside):
+        callers = [peer for peer in diallers_of(name, federation) if peer not in around.inside]
+        met.update(callers, dialled_by(name, federation))
+        said = [peer for peer in callers if peer in around.cidrs]
+        unsaid = [peer for peer in callers if peer not in said and set(ANYWHERE) <= set(_known(peer, source, around))]
+        if said and unsaid:
+            raise RenderError(
+                f"--peer {said[0]}: without effect while {', '.join(unsaid)} may be anywhere, since all of them dial "
+                f"{name} on one port: give --peer for each, or {unsaid[0]}=0.0.0.0/0 if you mean that"
+            )
+    for peer in around.cidrs:
+        if peer not in met - around.inside:
+            raise RenderError(f"--peer {peer}: without effect, since no node of this cluster meets it outside")
+
+
+def _known(name: str, source: Source, around: Surroundings) -> tuple[str, ...]:
+    """Where a node of another cluster is: as somebody said, or as the roster has it, or anywhere."""
+    address = source.federation.member(name).address
+    return around.cidrs.get(name) or (_address_of(source.host(name)) if address else ANYWHERE)
 
 
 def _address_of(host: str) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.render.network import FEDERATION_LABEL, NAME_LABEL, ROLE_LABEL, Surroundings, edges, node_labels
+from silomix.runtime.render.pod import IMAGE, TRAIN_IMAGE, Document, Wants
 from silomix.runtime.render.source import Files, RenderError, Source, installed_version, yaml_bytes
-from silomix.runtime.render.workload import IMAGE, TRAIN_IMAGE, Document
 
 MADE = "Written by `silomix render k8s`: change the federation or the options, and render again.\n"
 ALL_IN_ONE = "all-in-one"
@@ -26,23 +26,17 @@ class Cluster:
     image: str = ""
     train_image: str = ""
     storage_class: str = ""
-    issuer: str = ""
-    """cert-manager's Issuer that makes TLS certificates; without one they come from files."""
+    volume_size: str = "20Gi"
+    """Of every node, whatever the policy says: it cannot be changed by rendering again."""
+    wants: Wants = field(default_factory=Wants)
     pod_monitor: bool = False
     prometheus_namespace: str = "monitoring"
     cidrs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    proxy: str = ""
-    """http://HOST:PORT, if a node may dial out through an HTTP proxy alone."""
-    data_claim: str = ""
-    """PersistentVolumeClaim with a silo's records, mounted read-only; {name} stands for the silo."""
-    silo_cpu: str = "1"
-    silo_memory: str = ""
-    """What training takes, on top of the runtime: only the task's owner knows; a guess stands in for it."""
 
 
 def overlay(nodes: Mapping[str, Role], source: Source, cluster: Cluster) -> Files:
     """Make the files of an overlay, for the nodes that run in its cluster."""
-    proxy = _proxy(cluster.proxy) if cluster.proxy else None
+    proxy = proxy_of(cluster.wants.proxy) if cluster.wants.proxy else None
     around = Surroundings(frozenset(nodes), cluster.cidrs, cluster.prometheus_namespace, proxy)
     alone = cluster.overlay != ALL_IN_ONE
     files: Files = {
@@ -72,7 +66,8 @@ def overlay(nodes: Mapping[str, Role], source: Source, cluster: Cluster) -> File
     return files
 
 
-def _proxy(url: str) -> tuple[str, int]:
+def proxy_of(url: str) -> tuple[str, int]:
+    """Read an HTTP proxy's address: its host and port."""
     found = urlsplit(url)
     try:
         if found.scheme == "http" and found.hostname and found.port and found.path in ("", "/"):
@@ -106,8 +101,9 @@ def _open_to_the_world(name: str) -> Document:
 def _budgets(nodes: Mapping[str, Role], source: Source, alone: bool) -> list[Document]:
     """Say what may be evicted at once: a round needs every hop, and enough silos for its minimum.
 
-    A server that has a cluster to itself is not evicted at all: whoever drains its machine scales it down first,
-    between rounds. A silo may be moved at any time, for its integers are on its volume.
+    Whoever is not evicted at all, as a server that has a cluster to itself or a silo that no round can spare, is
+    deleted or scaled down by its owner, between rounds. Elsewhere a silo may be moved at any time, for its integers are
+    on its volume.
     """
     if alone:
         servers = [name for name, role in nodes.items() if role is not Role.SILO]
@@ -121,7 +117,7 @@ def _budgets(nodes: Mapping[str, Role], source: Source, alone: bool) -> list[Doc
     spare = len(source.federation.silos) - source.federation.minimum_cohort
     return [
         _budget("chain", among(Role.AGGREGATOR, Role.SHUFFLER), 1),
-        _budget("silos", among(Role.SILO), max(1, spare)),
+        _budget("silos", among(Role.SILO), spare),
     ]
 
 

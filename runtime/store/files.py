@@ -2,7 +2,8 @@
 
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PRIVATE = 0o600
@@ -10,6 +11,17 @@ PUBLIC = 0o644
 _UNDONE = ".undone"
 
 Data = bytes | bytearray | memoryview
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error that does not: a full disk is noticed on a descriptor, which knows no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_atomically(path: Path, *parts: Data, mode: int = PRIVATE) -> None:
@@ -20,12 +32,13 @@ def write_atomically(path: Path, *parts: Data, mode: int = PRIVATE) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_UNDONE}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-            for part in parts:
-                stream.write(part)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        with naming(path):
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+                for part in parts:
+                    stream.write(part)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()

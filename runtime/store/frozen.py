@@ -1,8 +1,8 @@
-"""A silo's frozen integers: what it sends in a round, the same in every attempt and after every restart.
+"""A silo's frozen integers: what it sends on a model, the same in every attempt and after every restart.
 
 Were a silo to train a second time from one model, noise and chance would make other integers of it, and the difference
-of two sums would tell of the silo alone. So the file says for which round, model and policy it is, by its name, and
-carries a checksum over content and name. Whatever does not fit is not used, and not made anew either.
+of two sums would tell of the silo alone. So the file says for which model and policy it is, by its name, and carries a
+checksum over content and name. Whatever does not fit is not used, and not made anew either.
 
     content                                     packed planes, or a baseline's values; not masked
     digest("frozen file", name, BLAKE3(content))  32 bytes
@@ -35,7 +35,6 @@ def frozen_name(manifest: Manifest, federation: Federation) -> str:
     name = digest(
         "frozen",
         _FORMAT,
-        manifest.round,
         manifest.model,
         manifest.schema.digest,
         manifest.plan.digest,
@@ -46,7 +45,7 @@ def frozen_name(manifest: Manifest, federation: Federation) -> str:
         federation.noise.variance,
         federation.policy.shape(),
     )
-    return f"{manifest.round}-{name.hex()}"
+    return name.hex()
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,13 @@ class State:
         return self.journal.parent / SECRETS_DIRECTORY
 
     @property
+    def paused(self) -> Path:
+        """There while an operator holds the federation between rounds; the aggregator's."""
+        return self.directory / "paused"
+
+    @property
     def models(self) -> Path:
-        """The aggregator's models, and the states of its optimiser."""
+        """The aggregator's models, or the one that a silo has computed, and the states of the server's optimiser."""
         return self.directory / "models"
 
     def model(self, digest: bytes) -> Path:
@@ -56,6 +61,11 @@ class State:
     def moments(self, digest: bytes, round_: int) -> Path:
         """The optimiser's state after the round that made a model."""
         return self.models / f"{digest.hex()[:_MODEL_NAME]}-{round_}.moments"
+
+    @property
+    def sums(self) -> Path:
+        """The aggregator's newest sums as they came, with what it takes to read them: for silos."""
+        return self.directory / "sums"
 
     @property
     def spool(self) -> Path:

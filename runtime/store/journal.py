@@ -41,7 +41,7 @@ class Journal:
         os.close(descriptor)
         self._path = path
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             with self._using():
                 self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -57,6 +57,13 @@ class Journal:
         except BaseException:
             self._db.close()
             raise
+
+    def damaged(self, what: str, error: Exception) -> JournalError:
+        """Say that something in the file is not what a node wrote."""
+        return JournalError(
+            f"{self._path} is damaged, or no journal ({what}: {error}): move it away and enrol this node anew. A "
+            "shuffler is never restored from an old copy, which does not know what was released since"
+        )
 
     def _check(self) -> None:
         problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(1)")]
@@ -75,7 +82,10 @@ class Journal:
             except OverflowError as error:
                 raise JournalError(f"a fact does not fit into {self._path}: {error}") from None
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                code = getattr(error, "sqlite_errorcode", None)
+                if code is None:  # a text that is none
+                    raise self.damaged("SQLite", error) from None
+                if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise JournalBusy(f"{self._path} is in use: stop the other process of this node first") from None
                 raise JournalBusy(
                     f"{self._path} cannot be written ({error}): see to the disk's space and rights, and start again"
@@ -83,10 +93,9 @@ class Journal:
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.ProgrammingError):  # ours: used after it was closed
                     raise
-                raise JournalError(
-                    f"{self._path} is damaged, or no journal ({error}): move it away and enrol this node anew. A "
-                    "shuffler is never restored from an old copy, which does not know what was released since"
-                ) from None
+                raise self.damaged("SQLite", error) from None
+            except UnicodeDecodeError as error:  # what SQLite had to say of a damaged file was no text either
+                raise self.damaged("SQLite", error) from None
 
     def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
         """Write a fact, durably. A fact that is there already is replaced."""

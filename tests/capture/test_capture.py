@@ -294,9 +294,12 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
 
 
 def test_a_record_that_can_never_fit_is_dropped(tmp_path: Path) -> None:
+    heard: list[int] = []
     with capture(tmp_path, queue_bytes=100) as target:
+        target.on_dropped = heard.append
         fill(target, 1, size=200)
     assert (target.recorded, target.dropped) == (0, 1)
+    assert heard == [1]
 
 
 def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:

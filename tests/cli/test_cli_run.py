@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.front.tasks import CONV, FAILING, ODD, SLOW
+from tests.front.tasks import CONV, FAILING, LORA, ODD, SLOW
 from tests.nodes.federations import make
 
 from silomix.runtime.cli import main
@@ -21,7 +21,8 @@ from silomix.runtime.store.modelfile import read_model
 from silomix.runtime.task import load_task
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 180.0
+WAIT_S = 300.0
+WEIGHTS = ("weight", "bias")
 
 
 def silomix(directory: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -29,7 +30,9 @@ def silomix(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".src")}
     script = directory / "bin" / "silomix"
     script.parent.mkdir(exist_ok=True)
-    script.write_text("import sys; from silomix.runtime.cli import main; sys.exit(main())")
+    script.write_text(
+        "import sys\nfrom silomix.runtime.cli import main\nif __name__ == '__main__':\n    sys.exit(main())"
+    )
     return subprocess.Popen(
         [sys.executable, str(script), *arguments],
         cwd=directory,
@@ -48,9 +51,10 @@ def done(directory: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def test_a_network_with_batch_norm_from_a_file_to_a_trained_model(tmp_path: Path) -> None:
+def test_a_network_with_batch_norm_from_a_file_to_a_trained_and_audited_model(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(CONV)
-    out, err = done(tmp_path, "run", "--task", "mine:task", "--silos", "3", "--rounds", "4", "--out", "run")
+    out, err = done(tmp_path, "run", "--task", "mine:task", "--silos", "3", "--rounds", "4", "--out", "run", "--audit")
+    assert "verdict: protected" in out
     run = tmp_path / "run"
     rounds = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     assert [(one["round"], one["cohort"]) for one in rounds] == [(t, 3) for t in range(1, 5)]
@@ -74,17 +78,41 @@ def test_a_network_with_batch_norm_from_a_file_to_a_trained_model(tmp_path: Path
     assert "1.num_batches_tracked" in state  # complete: load_state_dict takes it
 
 
+def test_a_network_with_adapters_is_trained_and_audited_and_exported_whole(tmp_path: Path) -> None:
+    (tmp_path / "lora.py").write_text(LORA)
+    told, _ = done(
+        tmp_path,
+        *("run", "--task", "lora:task", "--silos", "3", "--rounds", "3", "--bound", "2", "--out", "run"),
+        *("--audit", "--vanilla", "--json"),
+    )
+    summary: dict[str, Any] = json.loads(told)
+    assert summary["verdict"]["protected"]
+    assert summary["accuracy"] > summary["accuracy_before"] + 0.3
+    assert summary["accuracy"] == pytest.approx(summary["vanilla_accuracy"], abs=0.05)
+    rounds = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    assert all(isinstance(one["vanilla_accuracy"], float) for one in rounds)
+    done(tmp_path, "model", "export", "--config", "run")
+    torch = pytest.importorskip("torch")
+    state = torch.load(tmp_path / "run" / "model.pt")
+    final = read_model((tmp_path / "run" / "final.safetensors").read_bytes())[1]
+    assert {name for name in state if name not in final} == {f"{i}.base.{part}" for i in (0, 2) for part in WEIGHTS}
+    assert np.array_equal(state["2.up"].numpy(), final["2.up"])
+
+
 def test_a_model_with_everything_in_it_is_trained_and_simulated_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "odd.py").write_text(ODD)
     told, err = done(
-        tmp_path, "run", "--task", "odd:task", "--silos", "3", "--rounds", "3", "--bound", "2", "--out", "run", "--json"
+        tmp_path,
+        *("run", "--task", "odd:task", "--silos", "3", "--rounds", "3", "--bound", "4", "--out", "run"),
+        *("--audit", "--json"),
     )
     summary: dict[str, Any] = json.loads(told)
+    assert summary["verdict"]["protected"]
+    assert err.count("bfloat16 holds 8 bits of a value") == 1  # said once, however often the model is made
     assert summary["rounds"] == 3
     assert summary["model"] == "run/final.safetensors"
-    assert "bfloat16 holds 8 bits of a value" in err
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     schema, trained = read_model((tmp_path / "run" / "final.safetensors").read_bytes())
@@ -102,11 +130,12 @@ def test_a_model_with_everything_in_it_is_trained_and_simulated_alike(
 
 def test_what_silos_clip_is_said_in_the_first_round(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(CONV)
-    arguments = ["--task", "mine:task", "--silos", "3", "--rounds", "2", "--bound", "0.1", "--plot", "none"]
+    arguments = ["--task", "mine:task", "--silos", "3", "--rounds", "2", "--bound", "0.001", "--plot", "none"]
     _, err = done(tmp_path, "run", *arguments)
     (warning,) = [line for line in err.splitlines() if "clipped" in line]
     assert warning.startswith("! 3 silos clipped ")
-    assert "to the bound 0.1" in warning
+    assert "(up to 100% of its values)" in warning
+    assert "to the bound 0.001" in warning
     assert "policy.bound = 1 would hold all of it" in warning
     assert err.index("! 3 silos") < err.index("round 2 of 2")
     assert not (tmp_path / "run" / "accuracy.png").exists()

@@ -87,6 +87,7 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("bound", "inf", "finite"),
     ("bound", "nan", "finite"),
     ("bound", '"1"', "found '1'"),
+    ("bound", '"auto"', "only `silomix simulate` has yet"),
     ("weight_levels", "0", "from 1"),
     ("headroom", "-1", "from 0"),
     ("granularity", '"sums"', '"sum"'),

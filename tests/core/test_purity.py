@@ -115,7 +115,8 @@ def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -
     # A copy of the core with a file where its cache would be: not even root can write there.
     copy = tmp_path / "silomix" / "runtime" / "core"
     shutil.copytree(CORE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(CORE.parent / "__init__.py", copy.parent)
+    for package in (CORE.parent, CORE.parents[1]):
+        shutil.copy(package / "__init__.py", tmp_path / package.relative_to(CORE.parents[2]))
     (copy / "numbers" / "__pycache__").write_text("no directory")
     nowhere = str(copy / "numbers" / "__pycache__" / "cache")
     printed = run(

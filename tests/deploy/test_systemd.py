@@ -1,5 +1,6 @@
 """The systemd units: they verify, they start commands that exist, and they leave a node little to do harm with."""
 
+import errno
 import re
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from silomix.runtime.cli import make_parser
+from silomix.runtime.cli.exits import LASTING, code_of
+from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.errors import Passing, PeerFault, Reason, RunError, UserError
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 ROLES = ["aggregator", "shuffler", "silo"]
@@ -45,6 +49,22 @@ def test_a_unit_starts_its_role_from_the_nodes_directory(role: str) -> None:
     args = make_parser().parse_args(arguments)
     assert (args.role, args.config) == (role, Path("/var/lib/silomix/%i"))
     assert settings(role)["Service.StateDirectory"] == ["silomix/%i/state"]  # as node.toml has it: "state"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_node_is_started_again_unless_that_would_change_nothing(role: str) -> None:
+    assert settings(role)["Service.Restart"] == ["on-failure"]
+    (left_alone,) = settings(role)["Service.RestartPreventExitStatus"]
+    assert {int(code) for code in left_alone.split()} == set(LASTING)
+    for error in (
+        Passing("x"),
+        OSError(errno.ENOSPC, "x"),
+        PeerFault(Reason.WRONG_FEDERATION, "x"),
+        ZeroDivisionError(),
+    ):
+        assert code_of(error) not in LASTING
+    for lasting in (RunError("x"), UserError("x"), ConfigError(Path("node.toml"), "name", "x")):
+        assert code_of(lasting) in LASTING
 
 
 @needs_systemd

@@ -148,10 +148,10 @@ def test_an_evaluation_without_accuracy_is_refused_before_anything_starts(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def _federation(silos: int) -> Federation:
+def _federation(silos: int, **policy: Any) -> Federation:
     members = tuple(Member(f"silo-{i:02}", bytes([i]) * 32) for i in range(1, silos + 1))
     servers = Member("aggregator", b"a" * 32), (Member("shuffler-1", b"s" * 32),)
-    return Federation("f", *servers, members, silomix.Policy())
+    return Federation("f", *servers, members, silomix.Policy(**{"deadline_s": 60, **policy}))
 
 
 def test_hope_lasts_as_long_as_silos_enough_are_left() -> None:
@@ -165,6 +165,14 @@ def test_hope_lasts_as_long_as_silos_enough_are_left() -> None:
     hope.check([Remark("silo-03", "warning", "clipped: 3 values", {"round": 1})])
     with pytest.raises(RunError, match="round 1 cannot come to a sum: 2 silos are left in it, and a sum takes 3"):
         hope.check([out(4, 1, reason="not_finite")])
+
+
+def test_nobody_waits_an_hour_for_a_silo_that_has_said_why_it_is_out() -> None:
+    out = Remark("silo-02", "error", "not in this round: one record alone", {"round": 1})
+    with pytest.raises(RunError, match=r"wait 3600 s for silo-02. silo-02 says: one record alone.*quorum = 0.8 lets 4"):
+        Hope(_federation(5, deadline_s=3600)).check([out])
+    Hope(_federation(5, deadline_s=3600, quorum=0.8)).check([out])
+    Hope(_federation(5, deadline_s=60)).check([out])
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------

@@ -9,13 +9,27 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.protocol.federations import SCHEMA, cohort, evidence, federation, fence, headers, manifest
+from tests.core.protocol.federations import (
+    SCHEMA,
+    agreement,
+    applied,
+    cohort,
+    evidence,
+    federation,
+    fence,
+    headers,
+    manifest,
+    pad,
+    past,
+    ready,
+)
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import SEALED_BYTES
+from silomix.runtime.core.numbers.masks import SEALED_BYTES, Secret
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import MAX_PARAMETERS, UpdateKind
+from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Evidence,
@@ -28,6 +42,18 @@ from silomix.runtime.core.protocol.messages import (
     Receipt,
     RoundKey,
     SealedSeed,
+)
+from silomix.runtime.core.protocol.release import Ready, Trail
+from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record
+from silomix.runtime.net.history import (
+    MOST_RECORDS,
+    read_record,
+    read_records,
+    read_trail,
+    read_transcript,
+    write_record,
+    write_trail,
+    write_transcript,
 )
 from silomix.runtime.net.wire import (
     read_cohort,
@@ -51,7 +77,7 @@ from silomix.runtime.net.wire import (
     write_round_key,
     write_schema,
 )
-from silomix.v1 import body_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
+from silomix.v1 import body_pb2, cohort_pb2, history_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 # Every message that can exist
 
@@ -83,13 +109,17 @@ SCHEMAS = (
     .filter(lambda schema: schema.parameters > 0)
 )
 KEYS = st.builds(RoundKey, NAME, NAME | st.just(""), U64, U32, DIGEST, U64, SIGNATURE)
-FENCES = st.builds(Fence, NAME, U64, U32, SIGNATURE)
+FENCES = st.builds(Fence, NAME, U64, U32, DIGEST, SIGNATURE)
 MANIFESTS = st.builds(
     Manifest,
     federation=DIGEST,
+    head=DIGEST,
+    applied=st.integers(0, (1 << 64) - 1),
     round=U64,
     attempt=U32,
+    earlier=tuples(DIGEST),
     model=DIGEST,
+    state=DIGEST,
     schema=SCHEMAS,
     plan=PLANS,
     bounds=tuples(st.floats(allow_nan=False)),
@@ -103,6 +133,7 @@ MANIFESTS = st.builds(
     minimum_cohort=st.integers(3, (1 << 32) - 1),
     chunk_parameters=st.integers(1, 1 << 20),
     deadline_s=st.integers(1, 604_800),
+    bound=tuples(NAME),
     fences=tuples(FENCES),
     signature=SIGNATURE,
 )
@@ -113,6 +144,31 @@ EVIDENCE = st.builds(Evidence, DIGEST, NAME, NAME, DIGEST, DIGEST)
 COHORTS = st.builds(Cohort, DIGEST, tuples(st.builds(Participant, NAME, DIGEST)), SIGNATURE)
 GROUPINGS = st.builds(Grouping, st.integers(0, 5).flatmap(lambda n: st.tuples(*[st.integers(0, n - 1)] * n)), SIGNATURE)
 GROUPS = tuples(st.builds(Group, U32, tuples(SEEDS)))
+SIGNATURES = tuples(st.tuples(NAME, SIGNATURE))
+TRAILS = st.builds(Trail, NAME, DIGEST, DIGEST | st.just(b""), DIGEST, DIGEST, DIGEST, SIGNATURE)
+ATTEMPTS = st.builds(Attempted, U32, DIGEST, tuples(NAME), DIGEST | st.just(b""), tuples(NAME), SIGNATURES)
+RECORDS = st.builds(
+    Record,
+    DIGEST,
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from(Outcome),
+    tuples(ATTEMPTS),
+    DIGEST | st.just(b""),
+    *[DIGEST] * 5,
+    SIGNATURE,
+    SIGNATURES,
+)
+SECRETS = tuples(st.builds(Secret, DIGEST))
+TRANSCRIPTS = st.builds(
+    lambda m, c, h, t, *rest: Transcript(m, c, h, Ready(m.digest, t), *rest),
+    MANIFESTS,
+    COHORTS,
+    tuples(HEADERS),
+    tuples(TRAILS, 1),
+    SIGNATURES,
+    SECRETS,
+    SECRETS,
+)
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "plan": (PLANS, write_plan, read_plan),
@@ -125,6 +181,9 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[A
     "evidence": (EVIDENCE, write_evidence, read_evidence),
     "grouping": (GROUPINGS, write_grouping, read_grouping),
     "groups": (GROUPS, write_groups, read_groups),
+    "trail": (TRAILS, write_trail, read_trail),
+    "record": (RECORDS, write_record, read_record),
+    "transcript": (TRANSCRIPTS, write_transcript, read_transcript),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -141,6 +200,9 @@ def test_what_is_written_is_read_back(kind: str, data: st.DataObject) -> None:
     if isinstance(message, Manifest):
         assert found.signature == message.signature  # which a manifest's equality leaves out
         assert found.digest == message.digest
+    if isinstance(message, Record):
+        assert found.countersignatures == message.countersignatures  # nor these
+        assert found.digest == message.digest
 
 
 # Fields that no node may send
@@ -149,6 +211,10 @@ F = federation()
 M = manifest(F, attempt=2, fences=(fence(F, "hop-3", 1, 1),), invited=("silo-1", "silo-2", "silo-3"))
 H = headers(M, F)[0]
 R = Receipt("silo-1", M.digest, bytes(32), "hop-1", bytes(64))
+C = cohort(M, headers(M, F))
+T = ready(M, C)
+BOUND = manifest(F, bound=F.silo_names, earlier=())
+RECORD = applied(past(F), M, T, F.silo_names)
 LONG = "x" * 65
 SHORT, MALFORMED, SCHEMA_WRONG = Reason.WRONG_LENGTH, Reason.MALFORMED, Reason.WRONG_SCHEMA
 
@@ -160,12 +226,29 @@ GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "evidence": (lambda: write_evidence(evidence(M, H, "hop-2")), read_evidence),
     "grouping": (lambda: write_grouping(Grouping((0, 1, 0), bytes(64))), read_grouping),
     "groups": (lambda: write_groups((Group(3, H.seeds),)), read_groups),
+    "bound": (lambda: write_manifest(BOUND), read_manifest),
+    "trail": (lambda: write_trail(T.trails[0]), read_trail),
+    "record": (lambda: write_record(RECORD), read_record),
+    "transcript": (
+        lambda: write_transcript(
+            Transcript(M, C, (H,), T, agreement(T.digest, M.chain), (pad("hop-1"),), (pad("a seed"),))
+        ),
+        read_transcript,
+    ),
 }
 
+DIGESTS = (
+    "federation_digest",
+    "model_before",
+    "model_after",
+    "state_before",
+    "state_after",
+    "previous",
+)
 BAD: list[tuple[str, str, Any, Reason]] = [
     *(
         ("manifest", f"{n}", v, SHORT)
-        for n in ("federation_digest", "model_digest")
+        for n in ("federation_digest", "model_digest", "head_digest", "state_digest")
         for v in (b"", bytes(31), bytes(33))
     ),
     ("manifest", "schema_digest", b"", SHORT),
@@ -194,6 +277,9 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("manifest", "aggregator_keys.0.signature", bytes(65), SHORT),
     ("manifest", "fences.0.hop", "", MALFORMED),
     ("manifest", "fences.0.signature", b"", SHORT),
+    ("manifest", "fences.0.manifest_digest", bytes(31), SHORT),
+    ("manifest", "earlier.0", bytes(31), SHORT),
+    *(("bound", "bound.0", v, MALFORMED) for v in ("", LONG)),
     ("manifest", "plan.n_max", 0, MALFORMED),
     *(("manifest", "plan.precision", v, MALFORMED) for v in (0, 19, (1 << 32) - 1)),
     ("manifest", "plan.weight_levels", 0, MALFORMED),
@@ -237,6 +323,29 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("evidence", "private_key", bytes(33), SHORT),
     ("evidence", "silo", "", MALFORMED),
     ("evidence", "recipient", LONG, MALFORMED),
+    *(("trail", n, bytes(31), SHORT) for n in ("cohort_digest", "grouping_seal", "root_in", "root_out", "pad_digest")),
+    *(("trail", n, b"", SHORT) for n in ("cohort_digest", "root_in", "root_out", "pad_digest")),
+    ("trail", "hop", LONG, MALFORMED),
+    ("trail", "signature", bytes(63), SHORT),
+    *(("record", n, bytes(31), SHORT) for n in (*DIGESTS, "root")),
+    *(("record", n, b"", SHORT) for n in DIGESTS),
+    *(("record", "outcome", v, MALFORMED) for v in ("", "won", "GENESIS")),
+    ("record", "signature", b"", SHORT),
+    ("record", "countersignatures.0.name", "", MALFORMED),
+    ("record", "countersignatures.0.signature", bytes(65), SHORT),
+    ("record", "attempts.0.manifest_digest", b"", SHORT),
+    ("record", "attempts.0.agreed", bytes(31), SHORT),
+    ("record", "attempts.0.chain.0", LONG, MALFORMED),
+    ("record", "attempts.0.silos.0", "", MALFORMED),
+    ("record", "attempts.0.signatures.0.name", LONG, MALFORMED),
+    ("record", "attempts.0.signatures.0.signature", b"", SHORT),
+    *(("transcript", n, None, MALFORMED) for n in ("manifest", "cohort", "trails")),
+    ("transcript", "trails.0.root_in", b"", SHORT),
+    ("transcript", "headers.0.silo", "", MALFORMED),
+    ("transcript", "cohort.signature", b"", SHORT),
+    ("transcript", "manifest.signature", b"", SHORT),
+    ("transcript", "signatures.0.signature", b"", SHORT),
+    *(("transcript", n, v, SHORT) for n in ("pads.0", "seeds.0") for v in (b"", bytes(31), bytes(33))),
 ]
 
 
@@ -292,7 +401,10 @@ READERS: list[tuple[type[Message], Callable[[Any], Any]]] = [
     (body_pb2.Header, read_header),
     (body_pb2.Receipt, read_receipt),
     (body_pb2.Evidence, read_evidence),
-    (services_pb2.Cohort, read_cohort),
+    (cohort_pb2.Cohort, read_cohort),
+    (history_pb2.Trail, read_trail),
+    (history_pb2.Record, read_record),
+    (history_pb2.Transcript, read_transcript),
     (services_pb2.Grouping, read_grouping),
     (plan_pb2.Plan, read_plan),
     (schema_pb2.Schema, read_schema),
@@ -329,10 +441,23 @@ def test_the_core_has_every_field_of_the_wire() -> None:
         Evidence: body_pb2.Evidence,
         RoundKey: manifest_pb2.RoundKey,
         Plan: plan_pb2.Plan,
+        Fence: manifest_pb2.Fence,
+        Trail: history_pb2.Trail,
+        Attempted: history_pb2.Attempted,
+        Record: history_pb2.Record,
+        Transcript: history_pb2.Transcript,
     }
     for ours, wire in pairs.items():
         extra = 1 if ours is Manifest else 0
         assert len(fields(ours)) == len(wire.DESCRIPTOR.fields) - extra
+
+
+def test_a_message_has_a_bounded_number_of_records() -> None:
+    one = write_record(RECORD)
+    assert len(read_records([one] * MOST_RECORDS)) == MOST_RECORDS
+    with pytest.raises(PeerFault) as caught:
+        read_records([one] * (MOST_RECORDS + 1))
+    assert caught.value.reason is Reason.WRONG_LENGTH
 
 
 # Fuzzing

@@ -90,8 +90,8 @@ def test_a_sum_that_is_delivered_again_gets_the_same_word_and_counts_once(
             calls = [asyncio.ensure_future(again()) for _ in range(3)]
             error = await refusal(lambda: silo.aggregator.Deliver(frames(), metadata=silo.metadata))
             assert (error.details() or "").startswith(Reason.WRONG_CHAIN)
-            assert not any(call.done() for call in calls)  # nobody is told that it counts before the model is durable
-            assert not node.history
+            assert not node.history  # it is on record when the model is durable, and not before
+            assert [record.round for record in node.core.log.records] == [0]
             evaluation.may_end.set()
             answers = await asyncio.gather(*calls)
             await until(lambda: node.core.phase is core.Phase.FINISHED, "the round is over")
@@ -113,19 +113,20 @@ def _holds(delivery: services_pb2.Delivery, manifest: Manifest, running: InProce
     verify(member.key, what, delivery.signature, member.name)
 
 
-def test_a_sum_of_which_no_model_can_be_made_is_refused_and_the_hop_is_told(
+def test_a_sum_of_which_no_model_can_be_made_is_refused_and_tried_again_for_the_same_silos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[int] = []
-    make_model = AggregatorNode._next_model
+    read_means = AggregatorNode._means
 
-    def out_of_range(self: AggregatorNode, passage: Any, size: int) -> Any:
+    def out_of_range(self: AggregatorNode, *released: Any) -> Any:
+        means, size, received = read_means(self, *released)
         if not refused:
             refused.append(size)
             raise PeerFault(Reason.OUT_OF_RANGE, "the sum cannot be one of this cohort")
-        return make_model(self, passage, size)
+        return means, size, received
 
-    monkeypatch.setattr(AggregatorNode, "_next_model", out_of_range)
+    monkeypatch.setattr(AggregatorNode, "_means", out_of_range)
     federation = make(tmp_path / "f", 3, 2, rounds=1)
 
     async def go() -> None:
@@ -146,7 +147,7 @@ def test_a_silo_that_finds_hop_1_busy_comes_again(tmp_path: Path, monkeypatch: p
         async with InProcess(tmp_path / "f") as running:
             hop = shuffler(running)
             await until(lambda: rejections(hop, Reason.BUSY) >= 6, "all were refused twice")
-            monkeypatch.setattr("silomix.runtime.nodes.shuffler.SILO_STREAMS", 4)
+            monkeypatch.setattr(hop.submitting, "_each", 4)
             assert [(r.attempts, r.cohort) for r in await running.finished()] == [(1, 3)]
             assert_model(running.aggregator.tensors, [range(3)], federation.policy)
 

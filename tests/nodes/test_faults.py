@@ -4,7 +4,6 @@ docs/protocol.md, sections 5 and 7. Every test ends with a model that is the mea
 """
 
 import asyncio
-import json
 import logging
 import threading
 from collections.abc import Callable
@@ -48,6 +47,7 @@ from silomix.runtime.net.answers import ANSWERS
 from silomix.runtime.net.transport import Tls, channel
 from silomix.runtime.net.wire import write_cohort, write_header
 from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.nodes.shuffler import SILO_STREAMS, Spool
 from silomix.runtime.store.journal import Journal, JournalError
 from silomix.v1 import body_pb2, services_pb2
@@ -508,20 +508,39 @@ def test_a_hop_passes_no_gap_on(tmp_path: Path) -> None:
 # --- hops and aggregators that go and come ----------------------------------------------------------------------------
 
 
-def test_a_hop_that_is_not_there_is_named_and_the_round_waits_for_it(tmp_path: Path) -> None:
-    federation = make(tmp_path / "f", 4, 2, release_s=1, attempts=100)
+def test_a_hop_that_is_not_there_is_named_and_the_first_record_waits_for_it(tmp_path: Path) -> None:
+    federation = make(tmp_path / "f", 4, 2, release_s=1)
 
     async def go() -> None:
         async with InProcess(tmp_path / "f", without=("shuffler-2",)) as running:
-            await until(lambda: running.aggregator.core.attempt > 1, "an attempt was given up")
+            await until(lambda: running.aggregator.core.trouble, "a hop is in trouble")
+            await until(lambda: running.aggregator.hop_states.get("shuffler-1"), "the other has stored it")
+            assert running.aggregator.core.phase == "recording"
             hops = {hop.name: (hop.state, hop.trouble) for hop in running.aggregator.status().hops}
             assert hops["shuffler-1"] == ("ready", "")
             assert hops["shuffler-2"] == ("unreachable", "not reachable (unavailable)")
             running.start("shuffler-2")
             (done,) = await running.finished()
-            assert done.attempts > 1
-            assert done.cohort == 4
+            assert (done.attempts, done.cohort) == (1, 4)
             assert_model(running.aggregator.tensors, [range(4)], federation.policy)
+
+    run(go())
+
+
+def test_a_hop_that_is_gone_between_rounds_is_named_and_the_next_round_waits_for_it(tmp_path: Path) -> None:
+    federation = make(tmp_path / "f", 4, 2, rounds=2, release_s=1, attempts=100)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            await until(lambda: shuffler(running, "shuffler-2").core.log.round == 2, "round 1 is on record")
+            await running.stop("shuffler-2")
+            await until(lambda: running.aggregator.core.attempt > 1, "an attempt was given up")
+            assert "shuffler-2" in running.aggregator.core.trouble
+            running.start("shuffler-2")
+            history = await running.finished()
+            assert [done.cohort for done in history] == [4, 4]
+            assert history[1].attempts > 1
+            assert_model(running.aggregator.tensors, [range(4)] * 2, federation.policy)
 
     run(go())
 
@@ -538,7 +557,7 @@ def test_a_hop_that_restarts_with_bodies_on_their_way_costs_an_attempt(tmp_path:
             running.start(hop)
             if hop == "shuffler-2":  # hop 1 now closes and releases to a hop that knows of nothing
                 running.start("silo-04")
-                await until(lambda: shuffler(running).core.last_released == 1, "hop 1 has released")
+                await until(lambda: shuffler(running).core.padded, "hop 1 has passed it on")
             else:
                 await manifest_at(running, attempt=2)
                 running.start("silo-04")
@@ -589,16 +608,18 @@ def test_an_aggregator_that_restarts_loses_no_round_and_applies_none_twice(tmp_p
 
     assert run(stopped()) == run(calm())
     journal = Journal(tmp_path / "f" / "aggregator" / "state" / "journal.sqlite")
-    facts = [(round_, json.loads(value)["cohort"]) for round_, _, value in journal.facts("applied")]
+    records = list(read_log(journal))
     journal.close()
-    assert facts == [(t, 4) for t in range(1, 5)]
+    assert [(r.round, str(r.outcome), len(r.silos)) for r in records[1:]] == [(t, "applied", 4) for t in range(1, 5)]
 
 
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One silo's spool does not fit: it hears so and tries again; the others do not notice."""
+def test_a_full_disk_at_hop_1_gives_no_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One silo's spool does not fit: it hears so and tries again; the log names the file; the others do not notice."""
     federation = make(tmp_path / "f", 4, 1)
     full = {"silo-04": 2}
     make_spool = Spool.__init__
@@ -617,6 +638,7 @@ def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pyte
             error = await refusal(lambda: us.submit(body.frames()))
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert "cannot write" in (error.details() or "")
+            assert f"No space left on device: '{tmp_path}/f/shuffler-1/state/spool/" in caplog.text
             assert "silo-04" not in _counted(running)
             assert not [f for f in leftovers(tmp_path / "f") if f.startswith(body.header.digest.hex())]
             assert not shuffler(running).submitting.open["silo-04"]
@@ -631,7 +653,7 @@ def test_a_full_disk_at_hop_1_gives_no_receipt(tmp_path: Path, monkeypatch: pyte
 def test_a_release_that_cannot_be_written_down_does_not_happen_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release is in the journal first, or nothing leaves the hop; when the disk is mended, the attempt goes on."""
+    """The pad is in the journal first, or nothing leaves the hop; when the disk is mended, the attempt goes on."""
     monkeypatch.setattr("silomix.runtime.nodes.node.RETRY_S", 0.05)
     federation = make(tmp_path / "f", 4, 1)
 
@@ -642,7 +664,7 @@ def test_a_release_that_cannot_be_written_down_does_not_happen_until_it_is(
             failed: list[int] = []
 
             def full(kind: str, round_: int, key: str, value: bytes) -> None:
-                if kind == "released" and len(failed) < 5:
+                if kind == "padded" and len(failed) < 5:
                     assert hop.passage is not None
                     failed.append(hop.passage.ready)
                     raise JournalError("no space left on the device")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from tests.core.protocol.federations import (
@@ -24,9 +24,10 @@ from tests.core.protocol.federations import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import commitment
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.messages import release_digest
+from silomix.runtime.core.protocol.release import PadContext, bodies_root
 from silomix.runtime.core.protocol.silo import Silo
-from silomix.runtime.nodes.passage import SumPassage
+from silomix.runtime.net.history import read_trail, write_trail
+from silomix.runtime.nodes.passage import Cover, SumPassage
 from silomix.runtime.nodes.shuffler import Spool
 from silomix.v1 import body_pb2, services_pb2
 
@@ -34,6 +35,7 @@ F = federation(level=Level.TRUSTED)
 M = manifest(F)
 HEADERS = headers(M, F)
 C = cohort(M, HEADERS)
+COVER = Cover(secret("pad"), PadContext(C.digest, b"", "hop-1", M.chunk_parameters))
 Frame = services_pb2.RelayFrame
 Change = Callable[[list[Frame]], object]
 T = TypeVar("T")
@@ -50,8 +52,10 @@ def run(work: Callable[[ThreadPoolExecutor], Awaitable[T]]) -> T:
 async def sent(workers: ThreadPoolExecutor) -> list[Frame]:
     """What an honest hop 1 sends to hop 2: it opens, names the cohort, and has two chunks and a trailer."""
     passage = SumPassage(M, "hop-1", workers)
+    passage.cover = COVER
     await passage.settle(C)
     await passage.take_all()
+    await passage.trailed(bodies_root([secret("body", h.silo).value for h in HEADERS]))
     frames = [f async for f in passage.frames(identity("hop-1"), last=False)]
     return [Frame.FromString(f if isinstance(f, bytes) else f.SerializeToString()) for f in frames][1:]
 
@@ -80,12 +84,23 @@ def received(change: Change) -> Reason | None:
     return run(go)
 
 
-def signed_by(name: str, hop: str = "hop-1", over: bytes = C.digest) -> Change:
-    """A trailer with another signature: whose it is, and what it is over."""
+def signed_by(name: str, **fields: Any) -> Change:
+    """A trailer whose trail has other fields, and somebody's signature over that."""
 
     def change(frames: list[Frame]) -> None:
-        trailer = frames[-1].trailer
-        trailer.signature = identity(name).sign(release_digest(hop, over, trailer.root))
+        trails = frames[-1].trailer.trails
+        other = replace(read_trail(trails[0]), **fields).signed(identity(name))
+        trails[0].CopyFrom(write_trail(other))
+
+    return change
+
+
+def unsigned(**fields: Any) -> Change:
+    """A trailer whose trail has other fields under the old signature."""
+
+    def change(frames: list[Frame]) -> None:
+        trails = frames[-1].trailer.trails
+        trails[0].CopyFrom(write_trail(replace(read_trail(trails[0]), **fields)))
 
     return change
 
@@ -123,18 +138,27 @@ STORIES: dict[str, tuple[Change, Reason]] = {
         Reason.ROOT_MISMATCH,
     ),
     "another chunk than was signed": (lambda frames: frames.__setitem__(1, other(frames[1])), Reason.ROOT_MISMATCH),
-    "another root": (
-        lambda frames: setattr(frames[-1].trailer, "root", flipped(frames[-1].trailer.root)),
-        Reason.ROOT_MISMATCH,
-    ),
+    "another root, signed": (signed_by("hop-1", sent=secret("root").value), Reason.ROOT_MISMATCH),
+    "another root": (unsigned(sent=secret("root").value), Reason.BAD_SIGNATURE),
+    "another origin": (unsigned(came=secret("root").value), Reason.BAD_SIGNATURE),
+    "another pad": (unsigned(pad=secret("pad").value), Reason.BAD_SIGNATURE),
     "a bad signature": (
-        lambda frames: setattr(frames[-1].trailer, "signature", flipped(frames[-1].trailer.signature)),
+        lambda frames: setattr(
+            frames[-1].trailer.trails[0], "signature", flipped(frames[-1].trailer.trails[0].signature)
+        ),
         Reason.BAD_SIGNATURE,
     ),
     "the aggregator's signature": (signed_by("aggregator"), Reason.BAD_SIGNATURE),
-    "the signature of another hop": (signed_by("hop-2", "hop-2"), Reason.BAD_SIGNATURE),
-    "a signature in another's name": (signed_by("hop-1", "hop-2"), Reason.BAD_SIGNATURE),
-    "a signature for another cohort": (signed_by("hop-1", over=cohort(M, HEADERS[1:]).digest), Reason.BAD_SIGNATURE),
+    "the trail of another hop": (signed_by("hop-2", hop="hop-2"), Reason.WRONG_CHAIN),
+    "a signature for another cohort": (
+        signed_by("hop-1", cohort=cohort(M, HEADERS[1:]).digest),
+        Reason.WRONG_MANIFEST,
+    ),
+    "no trail": (lambda frames: frames[-1].trailer.ClearField("trails"), Reason.WRONG_CHAIN),
+    "a trail too many": (
+        lambda frames: frames[-1].trailer.trails.append(frames[-1].trailer.trails[0]),
+        Reason.WRONG_CHAIN,
+    ),
 }
 
 
@@ -183,6 +207,6 @@ def test_a_body_that_is_not_whole_has_no_root(tmp_path: Path) -> None:
         spool.take([chunk(frames, 0)])
     assert again.value.reason is Reason.WRONG_SEQUENCE
     spool.take([chunk(frames, 1)])
-    assert spool.finish() == frames[-1].trailer.root
+    assert spool.finish() == frames[-1].trailer.trails[0].root_out
     spool.drop()
     assert not list(tmp_path.iterdir())

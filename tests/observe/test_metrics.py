@@ -1,9 +1,11 @@
 """What Prometheus reads: names and units by its conventions, closed labels, and nothing about training by default."""
 
 import math
+import os
 import re
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.observe.metrics import BUCKETS_S, HopState, Metrics, Outcome, Phase
+from silomix.runtime.observe.pulse import SILENCE_S, Pulse
 
 ROLES = ("aggregator", "shuffler", "silo")
 
@@ -44,10 +47,13 @@ def everything(role: str) -> Metrics:
     metrics.event("published")
     metrics.broker(connected=True)
     metrics.certificate_expires(2e9)
+    metrics.capture_dropped(3)
+    metrics.disk(Path("/"))
     metrics.trained(0.25, 600)
     metrics.clipped(9)
     if role == "aggregator":
         metrics.silos_present(10)
+        metrics.paused(on=False)
         metrics.accuracy(0.97)
     return metrics
 
@@ -252,6 +258,45 @@ def test_the_endpoint_serves_and_closes() -> None:
     close()
     with pytest.raises(urllib.error.URLError):
         fetch(close.port)
+
+
+def test_the_room_that_is_left_is_measured_when_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics("silo", "silo-01")
+    assert math.isnan(value(metrics, "disk_free_bytes") or 0)
+    metrics.disk(tmp_path)
+    found = os.statvfs(tmp_path)
+    assert value(metrics, "disk_size_bytes") == found.f_blocks * found.f_frsize
+    full = os.statvfs_result((*found[:4], 0, *found[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    assert value(metrics, "disk_free_bytes") == 0
+    monkeypatch.undo()
+    metrics.disk(tmp_path / "nowhere")
+    assert math.isnan(value(metrics, "disk_free_bytes") or 0)
+
+
+def test_a_probe_is_answered_beside_the_metrics() -> None:
+    now = 100.0
+    pulse = Pulse(lambda: now)
+    close = Metrics("shuffler", "hop-1").serve(0, probes=pulse.answer)
+
+    def asked(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{close.port}{path}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    try:
+        assert (asked("/livez"), asked("/readyz")) == (503, 503)  # nothing has begun
+        pulse.beat()
+        assert (asked("/livez"), asked("/readyz")) == (200, 503)
+        pulse.serving = True
+        assert (asked("/livez"), asked("/readyz")) == (200, 200)
+        now += SILENCE_S  # an event loop that hangs: the thread that answers must not answer for it
+        assert (asked("/livez"), asked("/readyz")) == (503, 503)
+        assert "silomix_round" in fetch(close.port)
+    finally:
+        close()
 
 
 def test_no_port_no_endpoint() -> None:

@@ -1,5 +1,6 @@
 """deploy/compose.yaml: what the renderer writes, complete, locked down, and scraped by the Prometheus beside it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
+from silomix.runtime.render.compose import OTHERS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SETTINGS: dict[str, Any] = {"metrics_port": 9100, "metrics_host": "0.0.0.0", "mqtt": {"host": "broker"}}
@@ -79,6 +81,12 @@ def test_ten_silos_three_shufflers_an_aggregator_and_what_watches_them(compose: 
         probe = node["healthcheck"]["test"]
         assert probe[:2] == ["CMD", "silomix"]
         assert PARSER.parse_args(probe[2:]).config == args.config
+
+
+def test_the_images_of_others_are_held_by_digest(compose: Document) -> None:
+    others = [service["image"] for name, service in compose["services"].items() if name in OTHERS]
+    assert len(others) == len(OTHERS)
+    assert all(re.fullmatch(r"[a-z/-]+:v?[0-9.]+@sha256:[0-9a-f]{64}", image) for image in others)
 
 
 def test_a_node_sees_its_own_directory_and_the_public_files(compose: Document) -> None:

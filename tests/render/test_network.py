@@ -11,7 +11,7 @@ from tests.render.rendered import federation, of_kind, source
 
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.net.edges import dialled_by, diallers_of, edges
-from silomix.runtime.render.k8s import Cluster, render
+from silomix.runtime.render.k8s import Cluster, Wants, render
 from silomix.runtime.render.source import METRICS_PORT, RenderError, Source, load_source
 
 DNS = Peer("dns", "kube-system", {"k8s-app": "kube-dns"})
@@ -182,6 +182,8 @@ def test_an_address_on_the_roster_is_the_only_one_that_may_be_dialled() -> None:
         ("broker.example.org", WORLD, STRANGER),
         ("198.51.100.4", Peer("broker", address="198.51.100.4"), WORLD),
         ("mqtt.events.svc", Peer("broker", "events", {"any": "pod"}), WORLD),
+        ("mqtt.events", Peer("broker", "events", {"any": "pod"}), Peer("other", "elsewhere", {"any": "pod"})),
+        ("mqtt", Peer("broker", "silomix", {"any": "pod"}), WORLD),
     ],
 )
 def test_a_broker_may_be_told(host: str, reached: Peer, refused: Peer, tmp_path: Path) -> None:
@@ -201,9 +203,46 @@ def test_a_broker_may_be_told(host: str, reached: Peer, refused: Peer, tmp_path:
     assert graph(nodes, rules, PORTS) == needed(found.federation)
 
 
+def test_a_broker_in_the_namespace_is_left_alone() -> None:
+    """What denies everything denies it to nodes: others in the namespace are their owners' affair."""
+    _, rules = scene(source(), Cluster())
+    broker = Peer("broker", "silomix", {"app.kubernetes.io/name": "mosquitto"})
+    assert allowed(NEIGHBOUR, broker, 8883, rules)
+    assert allowed(broker, WORLD, 443, rules)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"silo-01": ("192.0.2.0/24",)}, "without effect while aggregator, silo-02, silo-03 may be anywhere"),
+        ({"shuffler-2": ("192.0.2.0/24",), "silo-02": ("192.0.2.0/24",)}, "silo-02: without effect while aggregator"),
+    ],
+)
+def test_an_address_that_changes_nothing_is_refused(given: dict[str, tuple[str, ...]], says: str) -> None:
+    with pytest.raises(RenderError, match=says):
+        render(source(host=ELSEWHERE), Cluster(overlay="shuffler", node="shuffler-1", cidrs=given))
+
+
+def test_an_address_of_somebody_whom_nobody_meets_is_refused() -> None:
+    for peer in ("silo-02", "silo-01"):
+        with pytest.raises(RenderError, match="meets it outside"):
+            render(source(host=ELSEWHERE), Cluster(overlay="silo", node="silo-01", cidrs={peer: ("192.0.2.0/24",)}))
+
+
+def test_all_addresses_given_leave_nobody_else() -> None:
+    found = source(host=ELSEWHERE)
+    known = {name: (f"192.0.2.{i}/32",) for i, name in enumerate(["aggregator", "silo-01", "silo-02", "silo-03"])}
+    (node,), rules = scene(found, Cluster(overlay="shuffler", node="shuffler-1", cidrs=known))
+    assert allowed(Peer("x", address="192.0.2.2"), node, 7001, rules)
+    assert not allowed(WORLD, node, 7001, rules)
+    known["silo-03"] = ("0.0.0.0/0",)
+    (node,), rules = scene(found, Cluster(overlay="shuffler", node="shuffler-1", cidrs=known))
+    assert allowed(WORLD, node, 7001, rules)
+
+
 def test_behind_a_proxy_the_proxy_is_the_only_way_out() -> None:
     found = source(host=ELSEWHERE)
-    cluster = Cluster(overlay="silo", node="silo-01", proxy="http://198.51.100.8:3128")
+    cluster = Cluster(overlay="silo", node="silo-01", wants=Wants(proxy="http://198.51.100.8:3128"))
     (node,), rules = scene(found, cluster)
     assert allowed(node, Peer("proxy", address="198.51.100.8"), 3128, rules)
     assert not any(allowed(node, WORLD, port, rules) for port in (*PORTS, 3128))
@@ -214,4 +253,4 @@ def test_behind_a_proxy_the_proxy_is_the_only_way_out() -> None:
 @pytest.mark.parametrize("url", ["proxy:3128", "https://proxy:3128", "http://proxy", "http://:3128", "http://p:99999"])
 def test_a_proxy_that_grpc_cannot_use_is_refused(url: str) -> None:
     with pytest.raises(RenderError, match="give http://HOST:PORT"):
-        render(source(host=ELSEWHERE), Cluster(overlay="silo", node="silo-01", proxy=url))
+        render(source(host=ELSEWHERE), Cluster(overlay="silo", node="silo-01", wants=Wants(proxy=url)))

@@ -19,8 +19,9 @@ from tests.render.rendered import Document, documents, federation, of_kind, sour
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_node
-from silomix.runtime.render.k8s import Cluster, render
-from silomix.runtime.render.source import KEY_FILES, Files, load_source
+from silomix.runtime.observe.pulse import Pulse
+from silomix.runtime.render.k8s import Cluster, Wants, remarks, render
+from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, Files, RenderError, Source, load_source
 
 COMMITTED = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = ["1.27", "1.30", "1.33", "1.36", "1.37"]
@@ -32,11 +33,18 @@ PARSER = make_parser()
 ELSEWHERE = "{name}.example.org"
 CLUSTERS = {
     "all-in-one": (None, Cluster(pod_monitor=True)),
-    "silo": (ELSEWHERE, Cluster(overlay="silo", node="silo-02", data_claim="records", storage_class="fast")),
-    "shuffler": (ELSEWHERE, Cluster(overlay="shuffler", node="shuffler-1", issuer="federation-ca")),
+    "silo": (
+        ELSEWHERE,
+        Cluster(overlay="silo", node="silo-02", wants=Wants(data_claim="records"), storage_class="fast"),
+    ),
+    "shuffler": (ELSEWHERE, Cluster(overlay="shuffler", node="shuffler-1", wants=Wants(issuer="federation-ca"))),
     "aggregator": (
         ELSEWHERE,
-        Cluster(overlay="aggregator", image="registry.example.org:5000/silomix@sha256:" + 64 * "a"),
+        Cluster(
+            overlay="aggregator",
+            image="registry.example.org:5000/silomix@sha256:" + 64 * "a",
+            wants=Wants(model_claim="pretrained", pull_secrets=("registry", "mirror")),
+        ),
     ),
 }
 
@@ -53,7 +61,7 @@ def pods(files: Files) -> Iterator[tuple[str, Document]]:
 
 
 def containers(pod: Document) -> list[Document]:
-    return [*pod["initContainers"], *pod["containers"]]
+    return [*pod.get("initContainers", []), *pod["containers"]]
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
@@ -142,16 +150,82 @@ def test_pods_may_do_nothing_that_they_need_not(name: str) -> None:
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_only_the_first_container_sees_the_secret_and_only_memory_gets_a_copy() -> None:
+def test_only_the_node_sees_the_secret_and_only_memory_gets_a_copy() -> None:
     for _, pod in pods(made("all-in-one")):
-        users = [c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "secret"]
-        assert users == ["keys"]
+        for volume in ("secret", "keys"):
+            assert [c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == volume] == ["silomix"]
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         assert volumes["keys"]["emptyDir"]["medium"] == "Memory"
-        writers = [
-            c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "keys" and "readOnly" not in m
-        ]
-        assert writers == ["keys"]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_start_takes_up_a_secret_that_was_mended(name: str) -> None:
+    """A container that starts again reads its Secret again, and no StatefulSet waits for a pod that cannot be ready."""
+    for workload in of_kind(made(name), "StatefulSet"):
+        assert workload["spec"]["podManagementPolicy"] == "Parallel"
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        shell, _, script = container["command"]
+        copy, _, node = script.partition(" && exec ")
+        assert shell == "sh"
+        assert copy.split()[:3] == ["install", "-m", "0600"]
+        assert {Path(file).name for file in copy.split()[3:-1]} == set(KEY_FILES)
+        assert node.startswith("silomix ")
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_an_apply_restarts_nobody_among_others_and_leaves_no_old_secret(name: str) -> None:
+    """Objects of files have no hash in their names, and a changed template waits until somebody deletes the pod."""
+    found = [yaml.safe_load(data) for path, data in made(name).items() if path.name == "kustomization.yaml"]
+    of_files = [one for one in found if {"configMapGenerator", "secretGenerator"} & one.keys()]
+    assert of_files
+    assert all(one["generatorOptions"] == {"disableNameSuffixHash": True} for one in of_files)
+    strategies = {workload["spec"]["updateStrategy"]["type"] for workload in of_kind(made(name), "StatefulSet")}
+    assert strategies == ({"OnDelete"} if name == "all-in-one" else {"RollingUpdate"})
+
+
+def test_a_volumes_size_follows_from_nothing_that_may_change() -> None:
+    def claims(found: Source, cluster: Cluster) -> list[Document]:
+        return [s["spec"]["volumeClaimTemplates"][0]["spec"] for s in of_kind(render(found, cluster), "StatefulSet")]
+
+    def short(found: Source, cluster: Cluster) -> set[str]:
+        return {line.partition(":")[0] for line in remarks(found, cluster) if "--volume-size" in line}
+
+    small, large, roomy = source(), load_source(federation(), 1_000_000_000), Cluster(volume_size="1Ti")
+    assert claims(small, Cluster()) == claims(large, Cluster())
+    assert short(large, Cluster()) == {"aggregator"}
+    assert not short(small, Cluster())
+    assert not short(large, roomy)
+    assert {claim["resources"]["requests"]["storage"] for claim in claims(small, roomy)} == {"1Ti"}
+
+
+def test_images_by_tag_are_remarked_on_and_private_registries_get_their_secrets() -> None:
+    by_digest = "registry.example.org/silomix@sha256:" + 64 * "a"
+    assert len([line for line in remarks(source(), Cluster()) if "sha256" in line]) == 2
+    pinned = Cluster(image=by_digest, train_image=by_digest)
+    assert not [line for line in remarks(source(), pinned) if "sha256" in line]
+    ((_, pod),) = pods(made("aggregator"))
+    assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+    assert "imagePullSecrets" not in next(pods(made("silo")))[1]
+
+
+def test_a_first_model_of_ones_own_is_brought_or_refused(tmp_path: Path) -> None:
+    ((_, pod),) = pods(made("aggregator"))
+    (first,) = pod["initContainers"]
+    assert "cp /model/initial.safetensors" in first["command"][-1]
+    assert {"name": "model", "mountPath": "/model", "readOnly": True} in first["volumeMounts"]
+    assert {"claimName": "pretrained", "readOnly": True} in (v.get("persistentVolumeClaim") for v in pod["volumes"])
+    home = federation()
+    for name in ("federation.toml", "ca.pem", "aggregator/node.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((home / name).read_bytes())
+    file = tmp_path / "aggregator/node.toml"
+    file.write_text(file.read_text().replace("initial.safetensors", "mine.safetensors"))
+    own, brought = load_source(tmp_path, 50), Cluster(wants=Wants(model_claim="pretrained"))
+    with pytest.raises(RenderError, match=r"mine\.safetensors is not in the pod"):
+        render(own, Cluster())
+    assert render(own, brought)
+    assert [line for line in remarks(source(), Cluster()) if "first model" in line]
+    assert not [line for line in remarks(own, brought) if "first model" in line]
 
 
 def test_a_shufflers_volume_is_never_backed_up_and_the_others_may_be() -> None:
@@ -210,17 +284,27 @@ def _resolved(path: Path) -> list[str]:
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_every_command_in_a_pod_exists(name: str) -> None:
     for _, pod in pods(made(name)):
+        commands = [c["command"][-1].partition("exec silomix ")[2].split() for c in containers(pod)]
+        for arguments in commands:
+            if arguments:
+                PARSER.parse_args(arguments)
+        assert commands[-1]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_probes_start_no_process_and_ask_what_a_node_answers(name: str) -> None:
+    for _, pod in pods(made(name)):
         (container,) = pod["containers"]
-        PARSER.parse_args(container["args"])
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        pulse = Pulse()
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             if probe in container:
-                program_name, *arguments = container[probe]["exec"]["command"]
-                assert program_name == "silomix"
-                PARSER.parse_args(arguments)
-        for first in pod["initContainers"]:
-            if "sh" in first["command"]:
-                arguments = first["command"][-1].partition("exec silomix ")[2].split()
-                PARSER.parse_args(arguments)
+                asked = container[probe]["httpGet"]
+                assert ports[asked["port"]] == METRICS_PORT
+                assert pulse.answer(asked["path"]) is False
+        pulse.beat()
+        assert pulse.answer(container["livenessProbe"]["httpGet"]["path"])
+        assert ("readinessProbe" in container) == ("grpc" in ports)
 
 
 @pytest.mark.parametrize("node", ["aggregator", "shuffler-1", "silo-02"])
@@ -237,7 +321,8 @@ def test_a_pods_settings_make_a_node(node: str, tmp_path: Path) -> None:
     for file in ("federation.toml", "ca.pem"):
         (tmp_path / "etc/federation" / file).write_bytes(files[Path("base") / file])
     ((_, pod),) = ((name, pod) for name, pod in pods(files) if name == node)
-    _, _, mode, *copied, target = pod["initContainers"][0]["command"]
+    (container,) = pod["containers"]
+    _, _, mode, *copied, target = container["command"][-1].partition(" && ")[0].split()
     for path in copied:
         (tmp_path / "run/keys" / Path(path).name).write_bytes((home / node / Path(path).name).read_bytes())
         (tmp_path / "run/keys" / Path(path).name).chmod(int(mode, 8))
@@ -250,7 +335,6 @@ def test_a_pods_settings_make_a_node(node: str, tmp_path: Path) -> None:
         assert config.options["silo"] == 1  # its own share, as its own file said
         assert config.linger
     else:
-        (container,) = pod["containers"]
         assert config.listen == f"0.0.0.0:{container['ports'][0]['containerPort']}"
 
 
@@ -258,7 +342,7 @@ def test_who_can_be_evicted_at_once() -> None:
     budgets = {
         b["metadata"]["name"]: b["spec"]["maxUnavailable"] for b in of_kind(made("all-in-one"), "PodDisruptionBudget")
     }
-    assert budgets == {"chain-budget": 1, "silos-budget": 1}
+    assert budgets == {"chain-budget": 1, "silos-budget": 0}  # no round can spare one of three silos
     many = render(source(5, 3), Cluster())
     assert [b["spec"]["maxUnavailable"] for b in of_kind(many, "PodDisruptionBudget")] == [1, 5 - 3]
     assert [b["spec"]["maxUnavailable"] for b in of_kind(made("shuffler"), "PodDisruptionBudget")] == [0]
@@ -305,7 +389,7 @@ def test_it_writes_what_kubectl_builds(tmp_path: Path, capsys: pytest.CaptureFix
     for workload in (d for d in built if d["kind"] == "StatefulSet"):
         spec = workload["spec"]["template"]["spec"]
         names = {v["configMap"]["name"] for v in spec["volumes"] if "configMap" in v}
-        assert names <= maps  # with the hash that makes pods start anew when a file changes
+        assert names <= maps
         (secret,) = (v["projected"]["sources"][0]["secret"]["name"] for v in spec["volumes"] if "projected" in v)
         assert secrets[secret].keys() == set(KEY_FILES)
         assert {c["image"] for c in containers(spec)} <= {"silomix:0.1.0", "silomix-train:0.1.0"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from silomix.runtime.store.files import PRIVATE, PUBLIC, sweep, write_atomically
+from silomix.runtime.store.files import PRIVATE, PUBLIC, naming, sweep, write_atomically
 
 
 def mode(path: Path) -> int:
@@ -44,6 +44,20 @@ def test_a_mode_replaces_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "fsync", look)
     write_atomically(path, b"secret")
     assert modes[0] == mode(path) == PRIVATE  # before it had its name, and now
+
+
+def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/model'") as caught:
+        write_atomically(tmp_path / "model", b"new")
+    assert caught.value.errno == 28
+    with pytest.raises(OSError, match="/dev/full"), naming(Path("/dev/full")), open("/dev/full", "wb") as file:
+        file.write(b"more")
+    with pytest.raises(FileNotFoundError, match="nowhere"), naming(tmp_path / "other"):
+        (tmp_path / "nowhere").read_bytes()  # an error that names a file keeps it
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])

@@ -33,11 +33,15 @@ from tests.vectors.reference import (
     mask,
     moduli_of,
     pack,
+    pad_info,
     plan_digest,
     quantise,
+    ready_digest,
+    record_digest,
     refuse,
     root,
     round_key_digest,
+    trail_digest,
     width_of,
 )
 
@@ -362,13 +366,18 @@ def message_vectors() -> Json:
             "signature": 2 * name("signature", hop, silo),
         }
 
-    fence = {"hop": "hop-3", "round": 3, "attempt": 1, "signature": 2 * name("fence")}
+    earlier = name("attempt 1")
+    fence = {"hop": "hop-3", "round": 3, "attempt": 1, "manifest": earlier, "signature": 2 * name("fence")}
     moduli = moduli_of(POLICIES[0])
     manifest: Json = {
         "federation": federation,
+        "head": name("head"),
+        "applied": 1,
         "round": 3,
         "attempt": 2,
+        "earlier": [earlier],
         "model": CONTEXT["model"],
+        "state": name("state"),
         "schema": [
             {"name": "a", "dtype": "F32", "kind": "parameter", "shape": [5, 2]},
             {"name": "b", "dtype": "F32", "kind": "buffer", "shape": [3]},
@@ -386,18 +395,73 @@ def message_vectors() -> Json:
         "minimum_cohort": 3,
         "chunk_parameters": 64,
         "deadline_s": 600,
+        "bound": silos,
         "fences": [fence],
     }
-    groups = {**manifest, "aggregator_keys": [key("aggregator", "")], "group_size": 3, "invited": [], "fences": []}
+    groups = {
+        **manifest,
+        "earlier": [],
+        "aggregator_keys": [key("aggregator", "")],
+        "group_size": 3,
+        "invited": [],
+        "bound": [],
+        "fences": [],
+    }
     of = manifest_digest(manifest).hex()
     recipients = (*chain, "aggregator")
     seeds = [{"recipient": r, "sealed": (2 * name(r) + name())[:160], "commitment": name("c", r)} for r in recipients]
     header = {"silo": "silo-2", "manifest": of, "seeds": seeds, "chunks": 7}
     cohort = {"manifest": of, "participants": [{"silo": silo, "header": name("header", silo)} for silo in silos]}
     at, body, named = bytes.fromhex(federation), bytes.fromhex(name("root")), cohort_digest(cohort)
+    head = bytes.fromhex(manifest["head"])
+    seal = digest("grouping-seal", bytes.fromhex(2 * name("grouping"))).hex()
+    bodies = digest("bodies", 3, *(bytes.fromhex(name("body", silo)) for silo in silos)).hex()
+
+    def trails(grouping: str) -> list[Json]:
+        roots = (bodies, name("first"), name("second"))
+        return [
+            {
+                "hop": hop,
+                "cohort": named.hex(),
+                "grouping": grouping,
+                "came": came,
+                "sent": sent,
+                "pad": digest("pad", bytes.fromhex(name("pad", hop))).hex(),
+            }
+            for hop, came, sent in zip(chain, roots, roots[1:], strict=False)
+        ]
+
+    ready: Json = {"manifest": of, "trails": trails("")}
+    agreed = ready_digest(ready).hex()
+    signatures = [[signer, 2 * name("agreed", signer)] for signer in recipients]
+    first: Json = {
+        "federation": federation,
+        "round": 0,
+        "outcome": "genesis",
+        "attempts": [],
+        "root": "",
+        "model_before": CONTEXT["model"],
+        "model_after": CONTEXT["model"],
+        "state_before": name("state"),
+        "state_after": name("state"),
+        "previous": digest("genesis", at).hex(),
+    }
+    failed = {"attempt": 1, "manifest": earlier, "chain": chain, "agreed": "", "silos": [], "signatures": []}
+    released = {**failed, "attempt": 2, "manifest": of, "agreed": agreed, "silos": silos, "signatures": signatures}
+    record: Json = {
+        **first,
+        "round": 3,
+        "outcome": "applied",
+        "attempts": [failed, released],
+        "root": ready["trails"][-1]["sent"],
+        "model_after": name("next model"),
+        "state_after": name("next state"),
+        "previous": name("head"),
+    }
+    on_record = record_digest(record)
     made: list[tuple[str, Json, bytes]] = [
-        ("round key", key("hop-1", "silo-2"), round_key_digest(at, key("hop-1", "silo-2"))),
-        ("round key", key("aggregator", ""), round_key_digest(at, key("aggregator", ""))),
+        ("round key", key("hop-1", "silo-2"), round_key_digest(at, head, key("hop-1", "silo-2"))),
+        ("round key", key("aggregator", ""), round_key_digest(at, head, key("aggregator", ""))),
         ("fence", fence, fence_digest(at, fence)),
         ("manifest", manifest, manifest_digest(manifest)),
         ("manifest", groups, manifest_digest(groups)),
@@ -415,17 +479,64 @@ def message_vectors() -> Json:
             digest("trailer", bytes.fromhex(name("header")), body),
         ),
         (
-            "release",
-            {"hop": "hop-2", "cohort": named.hex(), "root": body.hex()},
-            digest("release", "hop-2", named, body),
+            "bodies",
+            {"roots": [name("body", silo) for silo in silos]},
+            bytes.fromhex(bodies),
         ),
+        ("pad", {"pad": name("pad", "hop-1")}, bytes.fromhex(ready["trails"][0]["pad"])),
+        ("grouping seal", {"signature": 2 * name("grouping")}, bytes.fromhex(seal)),
+        ("release", trails("")[1], trail_digest(trails("")[1])),
+        ("release", trails(seal)[0], trail_digest(trails(seal)[0])),
+        ("ready", ready, bytes.fromhex(agreed)),
+        ("ready", {**ready, "trails": trails(seal)}, ready_digest({**ready, "trails": trails(seal)})),
+        ("record", first, record_digest(first)),
+        ("record", record, on_record),
+        (
+            "countersigned",
+            {"record": on_record.hex(), "name": "hop-1"},
+            digest("countersigned", on_record, "hop-1"),
+        ),
+        ("computed", {"record": on_record.hex(), "name": "silo-1"}, digest("computed", on_record, "silo-1")),
         (
             "delivery",
             {"name": "aggregator", "manifest": of, "root": body.hex()},
             digest("delivery", "aggregator", bytes.fromhex(of), body),
         ),
     ]
-    good = [{"kind": kind, "federation": federation, "message": what, "digest": d.hex()} for kind, what, d in made]
+    places = {"federation": federation, "head": head.hex()}
+    good = [{"kind": kind, **places, "message": what, "digest": d.hex()} for kind, what, d in made]
+    return {"good": good, "bad": []}
+
+
+def pad_vectors() -> Json:
+    """Pads: expanded as masks are, and bound to cohort, grouping and hop instead."""
+    context: Json = {
+        "cohort": hashlib.sha256(b"cohort").hexdigest(),
+        "grouping": "",
+        "hop": "hop-1",
+        "chunk_parameters": 64,
+    }
+    other: Json = {
+        "cohort": hashlib.sha256(b"another cohort").hexdigest(),
+        "grouping": hashlib.sha256(b"grouping").hexdigest(),
+        "hop": "hop-2",
+        "chunk_parameters": 65,
+    }
+    pad, moduli, good = hashlib.sha256(b"pad").digest(), [512, 511], []
+    for one in (context, *({**context, name: value} for name, value in other.items())):
+        for index, length in ((0, 64), (2, 13)):
+            planes = mask(pad, pad_info(one), moduli, index, length)
+            good.append(
+                {
+                    "pad": pad.hex(),
+                    "context": one,
+                    "info": pad_info(one).hex(),
+                    "moduli": moduli,
+                    "index": index,
+                    "length": length,
+                    "planes": [pack(plane, width_of(m)).hex() for plane, m in zip(planes, moduli, strict=True)],
+                }
+            )
     return {"good": good, "bad": []}
 
 
@@ -440,6 +551,7 @@ def files() -> dict[str, Json]:
         "mask.json": mask_vectors(),
         "seal.json": seal_vectors(),
         "message.json": message_vectors(),
+        "pad.json": pad_vectors(),
     }
 
 

@@ -45,13 +45,13 @@ def raw(hexadecimal: str) -> bytes:
     return bytes.fromhex(hexadecimal)
 
 
-def round_key_digest(federation: bytes, key: Json) -> bytes:
+def round_key_digest(federation: bytes, head: bytes, key: Json) -> bytes:
     names = (key["hop"], key["silo"], key["round"], key["attempt"], raw(key["public_key"]), key["last_released"])
-    return digest("round-key", federation, *names)
+    return digest("round-key", federation, head, *names)
 
 
 def fence_digest(federation: bytes, fence: Json) -> bytes:
-    return digest("fence", federation, fence["hop"], fence["round"], fence["attempt"])
+    return digest("fence", federation, fence["hop"], fence["round"], fence["attempt"], raw(fence["manifest"]))
 
 
 def schema_digest(tensors: Sequence[Json]) -> bytes:
@@ -63,17 +63,20 @@ def schema_digest(tensors: Sequence[Json]) -> bytes:
 
 def manifest_digest(m: Json) -> bytes:
     """What the aggregator signs. Keys and fences stand in it with their signatures."""
-    federation = raw(m["federation"])
-    parts: list[Part] = [federation, m["round"], m["attempt"], raw(m["model"]), schema_digest(m["schema"])]
+    federation, head = raw(m["federation"]), raw(m["head"])
+    parts: list[Part] = [federation, head, m["applied"], m["round"], m["attempt"]]
+    parts += [len(m["earlier"]), *map(raw, m["earlier"])]
+    parts += [raw(m["model"]), raw(m["state"]), schema_digest(m["schema"])]
     parts += [plan_digest(m["plan"], m["moduli"]), len(m["bounds"])]
     parts += [struct.pack("<d", float.fromhex(bound)) for bound in m["bounds"]]
     parts += [m["update"], m["granularity"], len(m["chain"]), *m["chain"]]
     for keys in (m["hop_keys"], m["aggregator_keys"]):
         parts.append(len(keys))
         for key in keys:
-            parts += [round_key_digest(federation, key), raw(key["signature"])]
+            parts += [round_key_digest(federation, head, key), raw(key["signature"])]
     parts += [m["group_size"], len(m["invited"]), *m["invited"]]
-    parts += [m["minimum_cohort"], m["chunk_parameters"], m["deadline_s"], len(m["fences"])]
+    parts += [m["minimum_cohort"], m["chunk_parameters"], m["deadline_s"], len(m["bound"]), *m["bound"]]
+    parts.append(len(m["fences"]))
     for fence in m["fences"]:
         parts += [fence_digest(federation, fence), raw(fence["signature"])]
     return digest("manifest", *parts)
@@ -91,6 +94,39 @@ def cohort_digest(c: Json) -> bytes:
     for p in c["participants"]:
         parts += [p["silo"], raw(p["header"])]
     return digest("cohort", *parts)
+
+
+def trail_digest(t: Json) -> bytes:
+    """What a hop signs of its part in an attempt."""
+    roots = (raw(t["came"]), raw(t["sent"]), raw(t["pad"]))
+    return digest("release", t["hop"], raw(t["cohort"]), raw(t["grouping"]), *roots)
+
+
+def ready_digest(ready: Json) -> bytes:
+    """What everybody signs before a pad is shown: all trails belong to one cohort and grouping."""
+    trails = ready["trails"]
+    parts: list[Part] = [raw(ready["manifest"]), raw(trails[0]["cohort"]), raw(trails[0]["grouping"]), len(trails)]
+    for t in trails:
+        parts += [t["hop"], raw(t["came"]), raw(t["sent"]), raw(t["pad"])]
+    return digest("ready", *parts)
+
+
+def record_digest(r: Json) -> bytes:
+    """What the aggregator signs of a round that is over; the next record and every countersignature refer to it."""
+    parts: list[Part] = [raw(r["federation"]), r["round"], r["outcome"], len(r["attempts"])]
+    for one in r["attempts"]:
+        parts += [one["attempt"], raw(one["manifest"]), len(one["chain"]), *one["chain"], raw(one["agreed"])]
+        parts += [len(one["silos"]), *one["silos"], len(one["signatures"])]
+        for name, signature in one["signatures"]:
+            parts += [name, raw(signature)]
+    rest = ("root", "model_before", "model_after", "state_before", "state_after", "previous")
+    return digest("record", *parts, *(raw(r[key]) for key in rest))
+
+
+def pad_info(context: Json) -> bytes:
+    """What a pad is bound to, for HKDF: it is expanded as a mask is."""
+    digests = (raw(context["cohort"]), raw(context["grouping"]))
+    return frame("pad", *digests, context["hop"], context["chunk_parameters"])
 
 
 # Section 2: the plan. Slow and plain, for the small policies of the vectors.

@@ -7,11 +7,13 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.vectors import generate, reference
 
 from silomix.runtime.core.digest import digest, fast_hash, frame
 from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.numbers.masks import Secret, mask_stream
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser, plan
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import UpdateKind
@@ -28,13 +30,16 @@ from silomix.runtime.core.protocol.messages import (
     body_root,
     chunk_digest,
     delivery_digest,
-    release_digest,
     trailer_digest,
 )
+from silomix.runtime.core.protocol.release import PadContext, Ready, Trail, bodies_root, pad_digest
+from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record, computed_digest, countersign_digest
 
 FILES = generate.files()
 BYTES = {
-    "cohort", "commitment", "federation", "header", "manifest", "model", "public_key", "root", "sealed", "signature",
+    "agreed", "came", "cohort", "commitment", "federation", "grouping", "head", "header", "manifest", "model",
+    "model_after", "model_before", "pad", "previous", "public_key", "record", "root", "sealed", "sent", "signature",
+    "state", "state_after", "state_before",
 }  # fmt: skip
 """Fields that are hex in the files."""
 
@@ -131,6 +136,7 @@ def message_of(kind: str, what: reference.Json) -> Any:
                 for t in what["schema"]
             )
             special: dict[str, Any] = {
+                "earlier": tuple(map(bytes.fromhex, what["earlier"])),
                 "schema": Schema(tuple(tensors)),
                 "plan": plan_of(what["plan"]),
                 "bounds": tuple(map(float.fromhex, what["bounds"])),
@@ -143,8 +149,27 @@ def message_of(kind: str, what: reference.Json) -> Any:
             return Grouping(tuple(what["groups"])).digest(fields["cohort"])
         case "trailer":
             return trailer_digest(fields["header"], fields["root"])
+        case "bodies":
+            return bodies_root(map(bytes.fromhex, what["roots"]))
+        case "pad":
+            return pad_digest(Secret(fields["pad"]))
+        case "grouping seal":
+            return Grouping((), fields["signature"]).seal
         case "release":
-            return release_digest(fields["hop"], fields["cohort"], fields["root"])
+            return Trail(**fields)
+        case "ready":
+            return Ready(fields["manifest"], tuple(message_of("release", trail) for trail in what["trails"]))
+        case "attempted":
+            signatures = tuple((name, bytes.fromhex(signature)) for name, signature in what["signatures"])
+            lists = {"chain": tuple(what["chain"]), "silos": tuple(what["silos"]), "signatures": signatures}
+            return Attempted(**{**fields, **lists})
+        case "record":
+            attempts = tuple(message_of("attempted", one) for one in what["attempts"])
+            return Record(**{**fields, "outcome": Outcome(what["outcome"]), "attempts": attempts})
+        case "countersigned":
+            return countersign_digest(fields["record"], fields["name"])
+        case "computed":
+            return computed_digest(fields["record"], fields["name"])
         case _:
             return delivery_digest(fields["name"], fields["manifest"], fields["root"])
 
@@ -152,11 +177,28 @@ def message_of(kind: str, what: reference.Json) -> Any:
 @pytest.mark.parametrize("vector", generate.load("message.json")["good"], ids=lambda v: v["kind"])
 def test_what_signatures_cover_in_section_5(vector: reference.Json) -> None:
     found = message_of(vector["kind"], vector["message"])
-    if isinstance(found, RoundKey | Fence):
-        found = found.digest(bytes.fromhex(vector["federation"]))
+    federation, head = bytes.fromhex(vector["federation"]), bytes.fromhex(vector["head"])
+    if isinstance(found, RoundKey):
+        found = found.digest(federation, head)
+    elif isinstance(found, Fence):
+        found = found.digest(federation)
     elif not isinstance(found, bytes):
         found = found.digest
     assert found.hex() == vector["digest"]
+
+
+@pytest.mark.parametrize("vector", generate.load("pad.json")["good"], ids=lambda v: f"{v['index']}-{v['length']}")
+def test_pads_of_section_5(vector: reference.Json) -> None:
+    """A pad is expanded as a mask is, and put on by addition."""
+    told = vector["context"]
+    cohort, grouping = bytes.fromhex(told["cohort"]), bytes.fromhex(told["grouping"])
+    context = PadContext(cohort, grouping, told["hop"], told["chunk_parameters"])
+    assert context.info().hex() == vector["info"]
+    stream = mask_stream(Secret(bytes.fromhex(vector["pad"])), context, tuple(vector["moduli"]))
+    planes = [bytes.fromhex(plane) for plane in vector["planes"]]
+    body = np.zeros(sum(map(len, planes)), np.uint8)
+    stream.apply(body, vector["index"], vector["length"], 1)
+    assert body.tobytes() == b"".join(planes)
 
 
 def test_the_cipher_counts_in_the_last_four_bytes() -> None:

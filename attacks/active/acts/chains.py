@@ -43,7 +43,8 @@ async def disjoint_chains(stage: Stage) -> Loot:
 async def _through(stage: Stage, number: int, hop: str, silos: tuple[str, ...]) -> bool:
     """Run a round over a chain of one hop, and say whether the sum over these silos came of it."""
     us = stage.aggregator
-    manifest = us.propose(number, await stage.keys(number, chain=(hop,)), chain=(hop,))
+    keys = await stage.keys(number, chain=(hop,))
+    manifest = us.propose(number, keys, chain=(hop,), bound=())
     try:
         await stage.open(manifest)
     except Refused:  # the silos are asked all the same
@@ -54,6 +55,7 @@ async def _through(stage: Stage, number: int, hop: str, silos: tuple[str, ...]) 
     await stage.counted(silos, hop)
     stage.pass_time(hop)
     await stage.until(lambda: stage.came(manifest).whole, f"the sum through {hop}")
+    await us.release(manifest)
     updates = [stage.truth(silo, manifest.model, number) for silo in silos]
     return cosine(us.sum(manifest), sum(updates[1:], updates[0])) > 0.99
 

@@ -1,17 +1,16 @@
 """R3 and the cohort: two sums that differ by one silo give it away, and so does a sum over one."""
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-
-import numpy as np
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST
 from silomix.attacks.active.liars.bodies import Passed, body_frames, make_body
 from silomix.attacks.active.liars.member import Refused
+from silomix.attacks.active.measure import cosine
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
 from silomix.attacks.active.task import nought
-from silomix.runtime.core.protocol.messages import Grouping, Manifest
+from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.silo import State
 
 WITH_HOP = "aggregator and shuffler-1"
@@ -20,96 +19,110 @@ FRIENDS = Cast(silos=("silo-05", "silo-06"))
 GROUPED = Cast(hops=(FIRST,), policy=(("group_size", 3),))
 
 
+SAYS_S = 2.0
+"""Time for a silo to read a record and to say what it thinks of it."""
+
+
 def _others(stage: Stage) -> tuple[str, ...]:
     return tuple(name for name in stage.honest_silos if name != VICTIM)
+
+
+async def _passed(stage: Stage, manifest: Manifest, silos: tuple[str, ...], groups: tuple[int, ...] = ()) -> bool:
+    """Have hop 1 close for these silos, and everybody sign for the release and show their pads; say whether they do."""
+    await stage.submitted(manifest, FIRST)
+    hop = stage.liar(FIRST)
+    try:
+        await hop.stream(SECOND, "Relay", hop.passed(manifest, silos, groups).frames())
+        await stage.aggregator.release(manifest)
+    except Refused:
+        return False
+    return True
 
 
 @attack("second-cohort", Rule.R3, WITH_HOP, Outcome.REFUSED, WITH_FIRST)
 async def second_cohort(stage: Stage) -> Loot:
     """A round is tried again, with one silo left out: the difference of two sums would be its update."""
-    us, hop, number = stage.aggregator, stage.liar(FIRST), stage.next_round()
+    us, number = stage.aggregator, stage.next_round()
     sums = []
     for attempt, silos in ((1, stage.honest_silos), (2, _others(stage))):
-        manifest = await stage.begin(number, attempt=attempt)
-        await stage.submitted(manifest, FIRST)
-        try:
-            await hop.stream(SECOND, "Relay", hop.passed(manifest, silos).frames())
-        except Refused:
-            continue
-        sums.append(us.sum(manifest))
+        manifest = await stage.begin(number, attempt=attempt, bound=())
+        if await _passed(stage, manifest, silos):
+            sums.append(us.sum(manifest))
     if len(sums) < 2:
-        return stage.loot(False, "one sum, over all silos", sums=len(sums))
+        return stage.loot_for("already_released", False, "one sum, over all silos", sums=len(sums))
     close = stage.closeness(sums[0] - sums[1], manifest)
     return stage.loot(close.read, "the difference of two sums", sums=2, **close.figures)
+
+
+@attack("two-cohorts-in-one-attempt", Rule.R3, WITH_HOP, Outcome.REFUSED, WITH_FIRST, bites=False)
+async def two_cohorts_in_one_attempt(stage: Stage) -> Loot:
+    """Hop 1 closes the cohort twice in one attempt, once with the victim and once without."""
+    manifest, hop = await stage.begin(), stage.liar(FIRST)
+    await stage.submitted(manifest, FIRST)
+    all_of_them = hop.passed(manifest, stage.honest_silos)
+    passed = 0
+    for one in (replace(all_of_them, chunks=(), whole=False), hop.passed(manifest, _others(stage)), all_of_them):
+        with suppress(Refused):  # the first of them ends early, when shuffler-2 has closed for it
+            await hop.stream(SECOND, "Relay", one.frames())
+            passed += 1
+    gained = passed > 1 or stage.came(manifest).silos == _others(stage)
+    return stage.loot_for("already_released", gained, "cohorts that shuffler-2 has passed on", cohorts=passed)
 
 
 @attack("regrouping", Rule.R3, WITH_HOP, Outcome.REFUSED, GROUPED)
 async def regrouping(stage: Stage) -> Loot:
     """A round is tried again with the groups dealt otherwise: sums that differ by two silos' exchange."""
-    hop, node, number = stage.liar(FIRST), stage.hop(SECOND), stage.next_round()
-    released = 0
+    us, number = stage.aggregator, stage.next_round()
+    sums = []
     for attempt, groups in ((1, (0, 0, 0, 1, 1, 1)), (2, (0, 0, 1, 0, 1, 1))):
         manifest = await stage.begin(number, attempt=attempt)
-        await stage.submitted(manifest, FIRST)
-        passed = hop.passed(manifest, stage.honest_silos)
-        signature = hop.identity.sign(Grouping(groups).digest(passed.cohort.digest))
-        dealt = replace(passed, grouping=Grouping(groups, signature), chunks=(), whole=False)
-        try:
-            await hop.stream(SECOND, "Relay", dealt.frames())
-        except Refused as refused:
-            if refused.refusal.reason not in ("wrong_sequence", "internal"):  # the stream ends early: that is all
-                continue
-        released += node.core.attempt is not None and bool(node.core.attempt.cohort)
-    return stage.loot_for("already_released", released > 1, "groupings released for", groupings=released)
+        if await _passed(stage, manifest, stage.honest_silos, groups):
+            sums.append(us.group_sums(manifest)[0])
+    if len(sums) < 2:
+        return stage.loot_for("already_released", False, "the sums of one grouping", groupings=len(sums))
+    third, fourth = (stage.truth(name, manifest.model, number) for name in stage.honest_silos[2:4])
+    exact = cosine(sums[0] - sums[1], third - fourth)
+    return stage.loot(exact > 0.99, "the difference of two silos' updates", groupings=2, cosine=round(exact, 4))
 
 
-@attack("same-model-twice", Rule.R3, "aggregator", Outcome.OPEN, AGGREGATOR, closed_by="R3, R4, R5")
-async def same_model_twice(stage: Stage) -> Loot:
-    """One model is offered in two rounds, and one silo is left out of the second."""
-    start = stage.aggregator.start
-    return await _difference(stage, start, start, "the difference of two sums on one model")
+# One model, or nearly one, in two rounds
 
 
-@attack("model-moved-by-a-bit", Rule.R5, "aggregator", Outcome.OPEN, AGGREGATOR, closed_by="R2, R5")
-async def model_moved_by_a_bit(stage: Stage) -> Loot:
-    """The same, with one value of the model changed by one unit in the last place: it has another digest."""
+async def _difference(stage: Stage, first: Manifest, second: Manifest, said: str) -> Loot:
+    """Compare the sums of a round and of one without the victim."""
     us = stage.aggregator
-    tensors = us.tensors(us.start)
-    name, values = next(iter(tensors.items()))
-    nearly = np.array(values)
-    nearly.flat[0] = np.nextafter(nearly.flat[0], np.float32(1), dtype=np.float32)
-    moved = us.keep({**tensors, name: nearly})
-    return await _difference(stage, us.start, moved, "the difference of two sums on nearly one model")
+    close = stage.closeness(us.sum(first) - us.sum(second), first)
+    return stage.loot(close.read, said, **close.figures)
+
+
+@attack("same-model-twice", Rule.R3, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def same_model_twice(stage: Stage) -> Loot:
+    """A round is given up once its sum can be read, and the next one, on the same model, leaves one silo out."""
+    us = stage.aggregator
+    first = await stage.padded_round()
+    await us.release(first)
+    await us.publish(us.chronicle.abandoned())
+    second = await stage.padded_round(silos=_others(stage), bound=())
+    await us.release(second)
+    return await _difference(stage, first, second, "the difference of two sums on one model")
 
 
 @attack("successive-models", Rule.R3, "aggregator", Outcome.CONCEDED, AGGREGATOR)
 async def successive_models(stage: Stage) -> Loot:
     """One silo is kept out of the next round by being slow to it: two sums on successive models are compared."""
-    us = stage.aggregator
-    return await _difference(
-        stage,
-        us.start,
-        lambda first: us.moved(first.model, us.sum(first) / len(stage.came(first).silos)),
-        "the difference of two sums on successive models",
-    )
-
-
-async def _difference(stage: Stage, model: bytes, then: bytes | Callable[[Manifest], bytes], said: str) -> Loot:
-    """Run a round, and one without the victim on another model or the same, and compare the sums."""
-    us = stage.aggregator
-    first = await stage.whole_round(model=model)
-    second = await stage.whole_round(model=then if isinstance(then, bytes) else then(first), silos=_others(stage))
-    close = stage.closeness(us.sum(first) - us.sum(second), first)
-    return stage.loot(close.read, said, **close.figures)
+    first = await stage.whole_round()
+    second = await stage.whole_round(silos=_others(stage))
+    return await _difference(stage, first, second, "the difference of two sums on successive models")
 
 
 # The cohort: each hop counts for itself
 
 
 async def _relayed(stage: Stage, passed: Passed) -> bool:
-    """Pass something on to shuffler-2, and say whether it has vouched for it."""
+    """Pass something on to shuffler-2, and say whether it was released."""
     try:
         await stage.liar(FIRST).stream(SECOND, "Relay", passed.frames())
+        await stage.aggregator.release(passed.manifest)
     except Refused:
         return False
     return True
@@ -146,11 +159,9 @@ async def three_names(stage: Stage) -> Loot:
 @attack("not-invited", Rule.COHORT, f"{WITH_HOP}, and a silo", Outcome.REFUSED, SAMPLED)
 async def not_invited(stage: Stage) -> Loot:
     """Hop 1 passes on the header of a colluding silo that was not drawn, to fill the cohort up."""
-    hop, number = stage.liar(FIRST), stage.next_round()
-    while not set(stage.honest_silos) - set(stage.aggregator.invited(number)):
-        number = stage.next_round()
-    outsider = min(set(stage.honest_silos) - set(stage.aggregator.invited(number)))
-    manifest = await stage.begin(number)
+    hop = stage.liar(FIRST)
+    manifest = await stage.begin()
+    outsider = min(set(stage.honest_silos) - set(manifest.invited))
     await stage.submitted(manifest, FIRST, manifest.invited)
     # It has no key of its own in the manifest, so it seals to another's.
     lender = manifest.invited[0]
@@ -184,11 +195,14 @@ async def smallest_cohort(stage: Stage) -> Loot:
 
 @attack("not-announced", Rule.R4, "aggregator", Outcome.CONCEDED, AGGREGATOR)
 async def not_announced(stage: Stage) -> Loot:
-    """One silo hears of no round: nobody notices today, as who was invited and came is in no log yet."""
+    """One silo hears of no round: its record names who came, so that the silo sees it afterwards and says so."""
+    before = len(stage.witness.lines)
     manifest = await stage.whole_round(silos=_others(stage))
-    left_out = VICTIM not in stage.came(manifest).silos and not stage.refusals()
+    left_out = VICTIM not in stage.came(manifest).silos
+    said = await stage.within(SAYS_S, lambda: _says(stage, before, "never told"))
     close = stage.closeness(stage.aggregator.sum(manifest) / len(stage.came(manifest).silos), manifest)
-    return stage.loot(left_out, "a sum without the victim, and nobody says so", **close.figures)
+    what = "a sum without the victim, which says so" if said else "a sum without the victim, and nobody says so"
+    return stage.loot(left_out, what, told=said, **close.figures)
 
 
 @attack("cohort-of-friends", Rule.R4, "aggregator and two silos", Outcome.CONCEDED, FRIENDS)
@@ -202,18 +216,38 @@ async def cohort_of_friends(stage: Stage) -> Loot:
     await stage.counted((VICTIM, *stage.cast.silos))
     stage.pass_time(FIRST)
     await stage.until(lambda: stage.came(manifest).whole, "the sum")
+    await stage.aggregator.release(manifest)
     close = stage.closeness(stage.aggregator.sum(manifest), manifest)
     return stage.loot(close.read, "the victim's update", cohort=len(stage.came(manifest).silos), **close.figures)
 
 
-@attack("left-out-with-a-receipt", Rule.R4, "shuffler-1", Outcome.OPEN, WITH_FIRST, closed_by="R2")
+@attack("left-out-with-a-receipt", Rule.R4, "shuffler-1", Outcome.CONCEDED, WITH_FIRST)
 async def left_out_with_a_receipt(stage: Stage) -> Loot:
-    """Hop 1 signs for the victim's body and leaves it out: the victim is not told who was in the sum."""
-    manifest, hop, silo = await stage.begin(), stage.liar(FIRST), stage.silo(VICTIM)
+    """Hop 1 signs for the victim's body and leaves it out: the round's record shows the victim that it was left out."""
+    before = len(stage.witness.lines)
+    manifest, silo = await stage.begin(), stage.silo(VICTIM)
     await stage.submitted(manifest, FIRST)
     await stage.until(lambda: silo.core.state is State.COUNTED, "the victim has its receipt")
-    await hop.stream(SECOND, "Relay", hop.passed(manifest, _others(stage)).frames())
-    came = stage.came(manifest)
-    left_out = VICTIM not in came.silos and came.whole
-    close = stage.closeness(stage.aggregator.sum(manifest) / len(came.silos), manifest)
-    return stage.loot(left_out, "a sum without a silo that takes itself for counted", **close.figures)
+    left_out = await _passed(stage, manifest, _others(stage))
+    await stage.settle()
+    said = await stage.within(SAYS_S, lambda: _says(stage, before, "gave a receipt"))
+    close = stage.closeness(stage.aggregator.sum(manifest) / len(stage.came(manifest).silos), manifest)
+    what = "a sum without the victim, which names shuffler-1" if said else "a sum without a silo that feels counted"
+    return stage.loot(left_out, what, told=said, **close.figures)
+
+
+@attack("bound-on-a-bare-word", Rule.R4, "aggregator", Outcome.CONCEDED, AGGREGATOR)
+async def bound_on_a_bare_word(stage: Stage) -> Loot:
+    """The aggregator says that the model was signed for without the victim, though it was for nobody."""
+    others = _others(stage)
+    manifest = await stage.begin(bound=others)
+    await stage.until(lambda: stage.came(manifest).whole, "the sum")
+    await stage.aggregator.release(manifest)
+    left_out = stage.came(manifest).silos == others
+    close = stage.closeness(stage.aggregator.sum(manifest) / len(others), manifest)
+    return stage.loot(left_out, "a sum without the victim, whom hop 1 refuses", cohort=len(others), **close.figures)
+
+
+def _says(stage: Stage, since: int, what: str) -> bool:
+    """Whether the victim has warned of something."""
+    return any(who == VICTIM and what in line for who, line in stage.witness.lines[since:])

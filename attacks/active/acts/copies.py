@@ -46,6 +46,7 @@ async def copied_body(stage: Stage) -> Loot:
     hop.bodies[manifest.digest][HOSTILE] = Body(header, theirs.planes)
     try:
         await hop.stream(SECOND, "Relay", hop.passed(manifest, stage.federation.silo_names).frames())
+        await stage.aggregator.release(manifest)
     except Refused:
         return stage.loot(False, "the copy is refused")
     silos = stage.federation.silo_names
@@ -62,7 +63,9 @@ async def copied_residues(stage: Stage) -> Loot:
     theirs = hop.bodies[manifest.digest][VICTIM].planes
     hop.bodies[manifest.digest][HOSTILE] = Body(own.header, theirs)
     await hop.stream(SECOND, "Relay", hop.passed(manifest, stage.federation.silo_names).frames())
+    await stage.aggregator.release(manifest)
     close = stage.closeness(stage.aggregator.sum(manifest), manifest)
+    stage.aggregator.pads.pop(manifest.digest)  # no model can be made of it
     return stage.loot(close.read, "noise", **close.figures)
 
 

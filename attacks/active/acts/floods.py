@@ -197,7 +197,7 @@ async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]]) -> Lo
         us.model_answer = us.parts
 
 
-@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
 async def unparsable_model(stage: Stage) -> Loot:
     """A silo that asks for the model is sent what is no message."""
     return await _model(stage, lambda digest: [GARBAGE])

@@ -1,62 +1,196 @@
-"""R2: rounds that do not follow one another."""
+"""R2: rounds that do not follow one another, and histories that are not the same for everybody."""
 
-import numpy as np
+from dataclasses import replace
 
+from silomix.attacks.active.acts.casts import AGGREGATOR
+from silomix.attacks.active.liars.aggregator import told_of
 from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
-from silomix.attacks.active.stage import ROUNDS, VICTIM, Stage
+from silomix.attacks.active.stage import FIRST, ROUNDS, SECOND, VICTIM, Stage
+from silomix.runtime.core.protocol.release import Signatures
+from silomix.runtime.core.protocol.roundlog import Outcome as Ended
+from silomix.runtime.core.protocol.roundlog import Record, countersign_digest, genesis
 
 DRAWN = Cast(policy=(("subsample", 0.7),))
-ALONE = Cast(alone="far-round")
-LOOK_AHEAD, WANTED = 60, 8
+FORKED = Cast(alone="forked-log")
+"""A history that is told twice is not to be mended: nothing else runs there afterwards."""
+GIVEN_UP = 3
+SAYS_S = 2.0
 
 
-@attack("chosen-draws", Rule.R2, "aggregator", Outcome.OPEN, DRAWN, closed_by="R2, R5")
+@attack("chosen-draws", Rule.R2, "aggregator", Outcome.REFUSED, DRAWN)
 async def chosen_draws(stage: Stage) -> Loot:
-    """Round numbers are picked for the silos that they draw, all on one model: the sums solve for every silo."""
-    us, silos = stage.aggregator, stage.federation.silo_names
-    ahead = range(stage.last_round + 1, stage.last_round + 1 + LOOK_AHEAD)
-    rows = {t: np.array([float(name in us.invited(t)) for name in silos]) for t in ahead}
-    chosen: list[int] = []
-    while len(chosen) < WANTED:  # each time the draw that tells the silos apart best
-
-        def worst(t: int) -> float:
-            return float(np.linalg.svd(np.stack([rows[c] for c in (*chosen, t)]), compute_uv=False).min())
-
-        chosen.append(max((t for t in ahead if t not in chosen), key=worst))
-    sums = []
-    for t in sorted(chosen):
-        stage.last_round = t - 1
-        manifest = await stage.whole_round(model=us.start, silos=us.invited(t))
-        sums.append(us.sum(manifest))
-    solved = np.linalg.lstsq(np.stack([rows[t] for t in sorted(chosen)]), np.stack(sums), rcond=None)[0]
-    close = [stage.closeness(solved[i], manifest, name) for i, name in enumerate(silos)]
-    mine = close[silos.index(VICTIM)]
-    return stage.loot(
-        mine.read, "every silo's update", rounds=WANTED, worst_apart=min(c.apart for c in close), **mine.figures
-    )
+    """Another number is named for the draw, so that silos are drawn whom the aggregator would have: not the victim."""
+    us, log = stage.aggregator, stage.aggregator.chronicle.log
+    count = next(n for n in range(100) if VICTIM not in stage.federation.draw(n + 1) and n != log.applied)
+    wanted = stage.federation.draw(count + 1)
+    number = stage.next_round()
+    await stage.settle(number)
+    keys = {hop: await us.prepare(hop, number, silos=wanted) for hop in stage.federation.chain}
+    manifest = us.propose(number, keys, drawn=wanted, applied=count)
+    await stage.open(manifest)
+    await us.announce(manifest, wanted)
+    await stage.until(lambda: stage.came(manifest).whole, "the sum", unless=(*wanted, *manifest.chain))
+    await us.release(manifest)
+    close = stage.closeness(us.sum(manifest) / len(wanted), manifest)
+    gained = stage.came(manifest).silos == wanted
+    return stage.loot(gained, "a sum over a draw of its choice", cohort=len(wanted), **close.figures)
 
 
-@attack("far-round", Rule.R2, "aggregator", Outcome.OPEN, ALONE, closed_by="R2")
-async def far_round(stage: Stage) -> Loot:
-    """One silo is told of the last round that there will be: it takes all those before for over, for good."""
+@attack("rounds-given-up-for-a-draw", Rule.R2, "aggregator", Outcome.USELESS, DRAWN, bites=False)
+async def rounds_given_up_for_a_draw(stage: Stage) -> Loot:
+    """Rounds are given up until the draw is a better one: it depends on the rounds that were applied, and stays."""
     us = stage.aggregator
-    far = us.propose(ROUNDS, await stage.keys(ROUNDS))
-    await us.announce(far, (VICTIM,))
-    silo = stage.silo(VICTIM)
-    await stage.within(1.0, lambda: silo.core.current == far or stage.refused_by((VICTIM,)))
-    joined = silo.core.current == far
-    policy = stage.federation.policy
-    for hop in stage.federation.chain:  # they forget the keys that nobody came for
-        stage.pass_time(hop, policy.attempts * (policy.deadline_s + policy.release_s) + 1)
-    await stage.until(lambda: not any(stage.hop(hop).core.keys for hop in stage.federation.chain), "the keys are gone")
-    stage.mark()
+    drawn = {(await stage.begin(silos=())).invited for _ in range(GIVEN_UP)}
+    await stage.settle()
+    drawn.add(us.invited())
+    return stage.loot(len(drawn) > 1, "the same draw each time", rounds=GIVEN_UP, draws=len(drawn))
+
+
+@attack("far-round", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+async def far_round(stage: Stage) -> Loot:
+    """One silo is told of the last round that there will be, to have it take all those before for over."""
+    us, silo, number = stage.aggregator, stage.silo(VICTIM), stage.next_round()
+    keys = await stage.keys(number)
     try:
-        manifest = await stage.begin()
+        for hop in stage.federation.chain:
+            await us.prepare(hop, ROUNDS)
     except Refused:
-        return stage.loot(False, "no further round at all")
-    await stage.counted(name for name in stage.honest_silos if name != VICTIM)
-    await stage.within(1.0, lambda: silo.core.current == manifest or stage.refused_by((VICTIM,)))
-    out = joined and silo.core.current != manifest
-    said = "a silo that will take part in no round any more" if out else "nothing"
-    return stage.loot_for("wrong_round", out, said, rounds_lost=out * (ROUNDS - manifest.round))
+        pass  # the silo is told all the same
+    far = us.propose(ROUNDS, {hop: tuple(replace(k, round=ROUNDS) for k in made) for hop, made in keys.items()})
+    us.chronicle.tried.pop(ROUNDS)
+    await us.announce(far, (VICTIM,))
+    await stage.within(SAYS_S, lambda: silo.core.current == far or stage.refused_by((VICTIM,)))
+    manifest = await stage.whole_round()
+    out = VICTIM not in stage.came(manifest).silos
+    return stage.loot(out, "a silo that takes part in no round any more" if out else "nothing", lost=out)
+
+
+@attack("skipped-round", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def skipped_round(stage: Stage) -> Loot:
+    """The round after the next is opened, as if the one before it were over."""
+    us, number = stage.aggregator, stage.next_round() + 1
+    await stage.settle(number - 1)
+    keys = {hop: await us.prepare(hop, number) for hop in stage.federation.chain}
+    manifest = us.propose(number, keys)
+    await stage.open(manifest)
+    await us.announce(manifest, stage.honest_silos)
+    nodes = (*stage.honest_silos, *manifest.chain)
+    await stage.until(lambda: stage.came(manifest).whole, "the sum", unless=nodes)
+    return stage.loot(True, "a round without a record of the one before")
+
+
+# Records
+
+
+def _applied_or_not(stage: Stage) -> tuple[Record, Record]:
+    """Write two records of the round that was just released: one applies it, one gives it up. Both could be true."""
+    us = stage.aggregator
+    manifest = next(m for m in (c.manifest for c in us.came.values()) if us.readable(m) and _due(stage, m.round))
+    applied = us.chronicle.draft(Ended.APPLIED, us.step(manifest), us.came[manifest.digest].root)
+    return applied, us.chronicle.abandoned()
+
+
+def _due(stage: Stage, round_: int) -> bool:
+    return round_ == stage.aggregator.chronicle.log.round
+
+
+@attack("forked-log", Rule.R2, "aggregator", Outcome.REFUSED, FORKED)
+async def forked_log(stage: Stage) -> Loot:
+    """Two records of one round are signed: for half of the silos the sum was applied, for the others given up."""
+    us = stage.aggregator
+    manifest = await stage.padded_round()
+    await us.release(manifest)
+    stories = []
+    for record in _applied_or_not(stage):
+        signed = []
+        for hop in stage.federation.chain:
+            try:
+                signed.append((hop, await us.store(hop, record)))
+            except Refused:
+                continue
+        stories.append(replace(record, countersignatures=tuple(signed)))
+    half = stage.honest_silos[:3]
+    await us.tell({name: told_of(stories[name not in half]) for name in stage.honest_silos})
+    heads = {name: stage.silo(name).core.log for name in stage.honest_silos}
+    number = manifest.round
+    await stage.within(SAYS_S, lambda: all(log.round > number for log in heads.values()))
+    followed = {log.records[number].digest for log in heads.values() if log.round > number}
+    kept = sum(bool(stage.hop(hop).core.forks) for hop in stage.federation.chain)
+    said = f"{len(followed)} history that silos follow, and the evidence at {kept} hops"
+    return stage.loot_for("forked", len(followed) > 1, said, histories=len(followed), evidence=kept)
+
+
+@attack("rolled-back-log", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def rolled_back_log(stage: Stage) -> Loot:
+    """A round that was applied is said to have been given up, to have its model once more."""
+    us, log = stage.aggregator, stage.aggregator.chronicle.log
+    await stage.whole_round()
+    await stage.followed()
+    last, before = log.records[-1], log.records[-2]
+    again = replace(
+        last,
+        outcome=Ended.ABANDONED,
+        root=b"",
+        model_after=before.model_after,
+        state_after=before.state_after,
+        countersignatures=(),
+    ).signed(us.identity)
+    fell = []
+    for hop in stage.federation.chain:
+        try:
+            await us.store(hop, again)
+        except Refused:
+            continue
+        fell.append(hop)
+    forged = tuple((hop, us.identity.sign(countersign_digest(again.digest, hop))) for hop in stage.federation.chain)
+    await us.tell({VICTIM: told_of(replace(again, countersignatures=forged))})
+    silo = stage.silo(VICTIM)
+    await stage.within(SAYS_S, lambda: stage.refused_by((VICTIM,)))
+    fell += [VICTIM] * (silo.core.log.records[last.round].digest == again.digest)
+    kept = sum(bool(stage.hop(hop).core.forks) for hop in stage.federation.chain) + bool(silo.core.forks)
+    said = f"nodes that went back: {', '.join(fell) or 'none'}; the evidence is kept by {kept}"
+    return stage.loot_for("forked", bool(fell), said, nodes=len(fell), evidence=kept)
+
+
+@attack("second-genesis", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def second_genesis(stage: Stage) -> Loot:
+    """Another initial model is put on record, as if nothing had happened yet."""
+    us = stage.aggregator
+    first = us.chronicle.log.records[0]
+    model = us.moved(us.start, us.vector(us.start) * 1e-3)
+    other = genesis(stage.federation, model, first.state_after).signed(us.identity)
+    fell = 0
+    for hop in stage.federation.chain:
+        try:
+            await us.store(hop, other)
+        except Refused:
+            continue
+        fell += 1
+    return stage.loot_for("forked", fell > 0, "hops that begin anew", hops=fell)
+
+
+@attack("record-without-hops", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def record_without_hops(stage: Stage) -> Loot:
+    """Silos are shown a record that no hop has stored: without signatures, with one, and with forged ones."""
+    us = stage.aggregator
+    await stage.settle()
+    number, head = us.chronicle.log.round, us.chronicle.head
+    record = us.chronicle.draft(Ended.ABANDONED, (head.model_after, head.state_after))
+    own = us.identity.sign(countersign_digest(record.digest, FIRST))
+    forged: tuple[Signatures, ...] = (
+        (),
+        ((FIRST, own),),
+        tuple((hop, own) for hop in stage.federation.chain),
+        ((SECOND, own),) * 3,
+    )
+    told = dict(zip(stage.honest_silos, forged, strict=False))
+    await us.tell({name: told_of(replace(record, countersignatures=signed)) for name, signed in told.items()})
+    logs = {name: stage.silo(name).core.log for name in told}
+    await stage.until(
+        lambda: all(stage.refused_by((name,)) or log.round > number for name, log in logs.items()), "they have decided"
+    )
+    fell = [name for name, log in logs.items() if log.round > number]
+    said = f"silos with a record of their own: {', '.join(fell) or 'none'}"
+    await us.tell(dict.fromkeys(told, told_of(head)))  # known already: they go on
+    return stage.loot(bool(fell), said, tried=len(told), silos=len(fell))

@@ -1,4 +1,4 @@
-"""Models that are not what they should be: different ones for different silos, or one that nobody's sums have made."""
+"""Bindings: different models for different nodes, in one attempt."""
 
 import numpy as np
 
@@ -6,21 +6,21 @@ from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_FIRST
 from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
-from silomix.attacks.active.task import CLASSES, DEAD, HIDDEN, centres, features
+from silomix.attacks.active.task import DEAD, HIDDEN
 from silomix.runtime.core.protocol.messages import Manifest
 
 
 def _crippled(stage: Stage) -> bytes:
     """Keep a model whose hidden units are all silent: whoever trains it returns nought."""
     us = stage.aggregator
-    return us.keep({**us.tensors(us.start), "bias": np.full(HIDDEN, DEAD, np.float32)})
+    return us.keep({**us.tensors(us.model), "bias": np.full(HIDDEN, DEAD, np.float32)})
 
 
 async def _two(stage: Stage) -> tuple[Manifest, Manifest, tuple[str, ...]]:
     """Announce the real model to the victim and a crippled one to the others, under the same keys."""
     us, number = stage.aggregator, stage.next_round()
     keys = await stage.keys(number)
-    real = us.propose(number, keys, model=us.start)
+    real = us.propose(number, keys)
     crippled = us.propose(number, keys, model=_crippled(stage), like=real)
     others = tuple(name for name in stage.honest_silos if name != VICTIM)
     return real, crippled, others
@@ -38,12 +38,20 @@ async def different_models(stage: Stage) -> Loot:
         lambda: stage.refused_by(others) or stage.came(real).whole, "the others are refused, or all are in the sum"
     )
     if not stage.came(real).whole:
-        return stage.loot(False, "no sum: bodies for the other model are refused")
+        return stage.loot(False, "no sum: nobody takes the other model")
+    await us.release(real)
     close = stage.closeness(us.sum(real), real)
     return stage.loot(close.read, "a sum to which the victim alone has contributed", **close.figures)
 
 
-@attack("different-models-with-a-hop", Rule.BINDINGS, "aggregator and shuffler-1", Outcome.REFUSED, WITH_FIRST)
+@attack(
+    "different-models-with-a-hop",
+    Rule.BINDINGS,
+    "aggregator and shuffler-1",
+    Outcome.REFUSED,
+    WITH_FIRST,
+    bites=False,
+)
 async def different_models_with_a_hop(stage: Stage) -> Loot:
     """The same, with a hop 1 that takes every body in and passes all headers on."""
     us, hop = stage.aggregator, stage.liar(FIRST)
@@ -53,12 +61,15 @@ async def different_models_with_a_hop(stage: Stage) -> Loot:
     await us.announce(real, (VICTIM,))
     await us.announce(crippled, others)
     await stage.submitted(real, FIRST, (VICTIM,))
-    await stage.submitted(crippled, FIRST, others)
+    await stage.until(
+        lambda: stage.refused_by(others) or set(others) <= set(hop.bodies[crippled.digest]), "the others have decided"
+    )
     hop.bodies[real.digest].update(hop.bodies[crippled.digest])
     try:
-        await hop.stream(SECOND, "Relay", hop.passed(real, stage.honest_silos).frames())
+        await hop.stream(SECOND, "Relay", hop.passed(real, tuple(hop.bodies[real.digest])).frames())
+        await us.release(real)
     except Refused:
-        return stage.loot(False, "no sum: headers for the other model are refused")
+        return stage.loot(False, "no sum: nobody else takes the other model")
     close = stage.closeness(us.sum(real), real)
     return stage.loot(close.read, "a sum to which the victim alone has contributed", **close.figures)
 
@@ -73,18 +84,4 @@ async def different_manifests_by_hop(stage: Stage) -> Loot:
     await us.announce(real, stage.honest_silos)
     await stage.until(lambda: stage.refused_by((SECOND,)) or stage.came(real).whole, "shuffler-2 has made up its mind")
     whole = stage.came(real).whole
-    await stage.begin(silos=())  # or the hops would go on trying
     return stage.loot(whole, "a sum through hops that disagree" if whole else "no sum: the hops disagree")
-
-
-@attack("invented-model", Rule.R5, "aggregator", Outcome.OPEN, AGGREGATOR, closed_by="R2, R5")
-async def invented_model(stage: Stage) -> Loot:
-    """A model is announced under which only records like the victim's wake a hidden unit: the sum is its update."""
-    us, mine = stage.aggregator, int(VICTIM.removeprefix("silo-")) - 1
-    awake = features() @ centres().T
-    rest = awake[:, [kind for kind in range(CLASSES) if kind != mine]].max(axis=1)
-    trap = np.where(awake[:, mine] > rest + 1, -(rest + awake[:, mine]) / 2, DEAD)
-    model = us.keep({**us.tensors(us.start), "bias": trap.astype(np.float32)})
-    manifest = await stage.whole_round(model=model)
-    close = stage.closeness(us.sum(manifest), manifest)
-    return stage.loot(close.read, "a sum to which the victim alone has contributed", **close.figures)

@@ -47,9 +47,8 @@ async def delivery_by_another(stage: Stage) -> Loot:
     stranger = Ed25519PrivateKey.generate()
 
     def forge(manifest: Manifest, came: Delivered) -> bytes:
-        assert came.trailer is not None
-        what = delivery_digest(stage.aggregator.name, manifest.digest, came.trailer.root)
-        return stage.aggregator.signed_delivery(came.trailer.root, stranger.sign(what))
+        what = delivery_digest(stage.aggregator.name, manifest.digest, came.root)
+        return stage.aggregator.signed_delivery(came.root, stranger.sign(what))
 
     return await _delivered(stage, forge)
 
@@ -59,9 +58,8 @@ async def delivery_for_another(stage: Stage) -> Loot:
     """The last hop gets a delivery that is signed for another attempt."""
 
     def forge(manifest: Manifest, came: Delivered) -> bytes:
-        assert came.trailer is not None
-        what = delivery_digest(stage.aggregator.name, bytes(32), came.trailer.root)
-        return stage.aggregator.signed_delivery(came.trailer.root, stage.aggregator.identity.sign(what))
+        what = delivery_digest(stage.aggregator.name, bytes(32), came.root)
+        return stage.aggregator.signed_delivery(came.root, stage.aggregator.identity.sign(what))
 
     return await _delivered(stage, forge)
 
@@ -143,10 +141,7 @@ async def cohort_changed_on_the_way(stage: Stage) -> Loot:
 async def sum_without_signature(stage: Stage) -> Loot:
     """The last hop delivers the sum to an honest aggregator under signatures that do not hold."""
     hop, accepted = stage.liar(LAST), 0
-    hop.deliver = hop.in_suspense
-    await stage.until(lambda: hop.newest is not None and hop.heard[hop.newest.digest].root, "a sum is here")
-    assert hop.newest is not None
-    passed, name = hop.forward(hop.newest), stage.federation.aggregator.name
+    passed, name = hop.forward(await stage.newest_at(hop)), stage.federation.aggregator.name
     spoilt = (
         replace(passed, signature=bytes(64)),
         replace(passed, root=bytes(31) + b"\1"),
@@ -167,19 +162,9 @@ async def sum_without_signature(stage: Stage) -> Loot:
 async def tampered_sum(stage: Stage) -> Loot:
     """A hop adds an error to the sum: at level semi-honest nobody finds it, and the hop learns nothing by it."""
     hop, node = stage.liar(LAST), stage.running.aggregator
-    hop.deliver = hop.in_suspense
+    manifest = await stage.newest_at(hop)
     done = len(node.history)
-    await stage.until(
-        lambda: (
-            hop.newest is not None
-            and node.core.manifest is not None
-            and hop.newest.digest == node.core.manifest.digest
-            and hop.heard[hop.newest.digest].root
-        ),
-        "a sum is here",
-    )
-    assert hop.newest is not None
-    manifest, before = hop.newest, flat(node.schema, node.tensors)
+    before = flat(node.schema, node.tensors)
 
     def change(planes: Bytes) -> Bytes:
         shape = layout(manifest)

@@ -32,14 +32,17 @@ async def _tried(who: Member, calls: dict[str, tuple[str, Callable[[], Awaitable
 
 @attack("hop-asks-for-models", Rule.R7, "shuffler-3", Outcome.REFUSED, LAST_HOP)
 async def hop_asks_for_models(stage: Stage) -> Loot:
-    """A hop watches for rounds and downloads models: two in a row would tell it the sum between them."""
+    """A hop watches for rounds and downloads models and sums: two models in a row tell the sum between them."""
     hop, node = stage.liar(LAST), stage.running.aggregator
     stub, name = hop.aggregator(), node.config.name
     watch = services_pb2.WatchRequest(federation_digest=stage.federation.digest)
     model = services_pb2.GetModelRequest(model_digest=node.model)
+    last = services_pb2.GetSumRequest(round=node.core.log.round - 1)
     calls: dict[str, tuple[str, Callable[[], Awaitable[Any]]]] = {
         "Watch": (name, lambda: _read(stub.Watch(watch, timeout=ANSWER_S))),
         "GetModel": (name, lambda: _read(stub.GetModel(model, timeout=ANSWER_S))),
+        "GetSum": (name, lambda: _read(stub.GetSum(last, timeout=ANSWER_S))),
+        "Confirm": (name, lambda: stub.Confirm(services_pb2.ConfirmRequest(), timeout=ANSWER_S)),
     }
     answered = await _tried(hop, calls)
     return stage.loot(bool(answered), f"answers to {', '.join(answered) or 'nothing'}", calls=len(answered))
@@ -47,7 +50,7 @@ async def hop_asks_for_models(stage: Stage) -> Loot:
 
 @attack("silo-in-a-hops-place", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
 async def silo_in_a_hops_place(stage: Stage) -> Loot:
-    """A silo asks hops for keys, opens attempts, relays and delivers."""
+    """A silo asks hops for keys and pads, opens attempts, has records stored, relays and delivers."""
     us, node = stage.member(HOSTILE), stage.hop(FIRST)
     await stage.until(lambda: node.core.attempt is not None, "a round is open")
     assert node.core.attempt is not None
@@ -60,6 +63,9 @@ async def silo_in_a_hops_place(stage: Stage) -> Loot:
     calls: dict[str, tuple[str, Callable[[], Awaitable[Any]]]] = {
         "Prepare": (FIRST, lambda: hop.Prepare(prepare, timeout=ANSWER_S)),
         "Open": (FIRST, lambda: hop.Open(services_pb2.OpenRequest(), timeout=ANSWER_S)),
+        "Agree": (FIRST, lambda: hop.Agree(services_pb2.AgreeRequest(), timeout=ANSWER_S)),
+        "Reveal": (FIRST, lambda: hop.Reveal(services_pb2.RevealRequest(), timeout=ANSWER_S)),
+        "Store": (FIRST, lambda: hop.Store(services_pb2.StoreRequest(), timeout=ANSWER_S)),
         "Relay": (SECOND, lambda: us.stream(SECOND, "Relay", [opening])),
         "Deliver": (aggregator, lambda: us.stream(aggregator, "Deliver", [opening])),
     }

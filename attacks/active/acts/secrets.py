@@ -79,7 +79,7 @@ async def hop_seized_memory(stage: Stage) -> Loot:
 
 @attack("secrets-kept-alive", Rule.R6, "aggregator", Outcome.USELESS, AGGREGATOR)
 async def secrets_kept_alive(stage: Stage) -> Loot:
-    """A round is never brought to its end, and keys for later ones are asked for, so that its own are kept."""
+    """A round is never brought to its end, and keys for a further attempt are asked for, so that its own are kept."""
     node, policy = stage.hop(SECOND), stage.federation.policy
     others = stage.honest_silos[1:]  # one stays away, so that the cohort stays open
     manifest = await stage.begin(silos=others)
@@ -87,7 +87,7 @@ async def secrets_kept_alive(stage: Stage) -> Loot:
     await stage.until(lambda: len(stage.came(manifest).headers) == len(others), "all headers came through")
     limit = policy.attempts * (policy.deadline_s + policy.release_s)
     stage.pass_time(SECOND, limit - 10)
-    await stage.aggregator.prepare(SECOND, stage.next_round())
+    await stage.aggregator.prepare(SECOND, manifest.round, 2)
     stage.pass_time(SECOND, 20)
     kept = not await stage.within(SETTLE_S, lambda: number not in node.core.keys)
     said = "round keys that outlive their time" if kept else "the keys are gone in time"

@@ -11,7 +11,7 @@ from silomix.attacks.active.measure import Vector
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec
-from silomix.runtime.core.numbers.masks import Secret, mask_stream, unseal
+from silomix.runtime.core.numbers.masks import Context, Secret, mask_stream, unseal
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import silo as core
 from silomix.runtime.core.protocol.identity import Identity
@@ -23,10 +23,11 @@ from silomix.runtime.core.protocol.messages import (
     Participant,
     body_root,
     chunk_digest,
-    release_digest,
     trailer_digest,
 )
+from silomix.runtime.core.protocol.release import PadContext, Trail, pad_digest
 from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.net.history import write_trail
 from silomix.runtime.net.wire import write_cohort, write_grouping, write_header
 from silomix.v1 import body_pb2, services_pb2
 
@@ -58,17 +59,25 @@ def seed_for(header: Header, name: str, private: Secret, manifest: Manifest) -> 
 
 def take_off(planes: Bytes, headers: Iterable[Header], keys: Keys, manifest: Manifest) -> Bytes:
     """Take the masks of these silos off for which there are keys, and leave the others on."""
-    shape, out = layout(manifest), planes.copy()
+    out = planes.copy()
     for header in headers:
         for name, own in keys.items():
             private = own.get(header.silo) or own.get("")
             seed = seed_for(header, name, private, manifest) if private is not None else None
             if seed is None:
                 continue
-            stream = mask_stream(seed, manifest.context(manifest.layer(name)), manifest.plan.moduli)
-            for i in range(shape.chunks):
-                stream.apply(shape.part(out, i), i, shape.length(i), -1)
+            cover(out, seed, manifest.context(manifest.layer(name)), manifest, -1)
     return out
+
+
+def cover(
+    planes: Bytes, secret: Secret, context: Context, manifest: Manifest, sign: int = 1, place: tuple[int, int] = (0, 1)
+) -> None:
+    """Put what a secret expands to on a vector, or take it off; on a group's, by its number and how many there are."""
+    shape, stream = layout(manifest), mask_stream(secret, context, manifest.plan.moduli)
+    row, rows = place
+    for i in range(shape.chunks):
+        stream.apply(shape.part(planes, i), i * rows + row, shape.length(i), sign)
 
 
 def sum_of(bodies: Iterable[Body], manifest: Manifest) -> Bytes:
@@ -102,16 +111,18 @@ def make_body(
     return Body(header or sealing.header, planes)
 
 
-def chunks_of(planes: Bytes, manifest: Manifest) -> list[body_pb2.Chunk]:
-    """Cut a body into chunks, as they travel."""
+def chunks_of(planes: Bytes | Sequence[Bytes], manifest: Manifest) -> list[body_pb2.Chunk]:
+    """Cut a body into chunks, as they travel; or the sums of groups."""
     shape = layout(manifest)
+    sums = [planes] if isinstance(planes, np.ndarray) else planes
     return [
         body_pb2.Chunk(
-            index=i,
+            index=i * len(sums) + row,
             first_parameter=shape.start(i),
-            planes=[bytes(plane) for plane in shape.planes(shape.part(planes, i).data, i)],
+            planes=[bytes(plane) for plane in shape.planes(shape.part(one, i).data, i)],
         )
         for i in range(shape.chunks)
+        for row, one in enumerate(sums)
     ]
 
 
@@ -148,17 +159,28 @@ class Passed:
     headers: tuple[Header, ...]
     cohort: Cohort
     chunks: tuple[body_pb2.Chunk, ...] = field(repr=False)
+    came: bytes
+    """Root of what came in."""
+    pad: Secret = field(repr=False)
+    before: tuple[Trail, ...] = ()
+    """What the hops before have signed."""
     root: bytes = b""
     signature: bytes = b""
     grouping: Grouping | None = None
     whole: bool = True
     """Whether a trailer ends it."""
 
+    @property
+    def trail(self) -> Trail:
+        """What the hop signs of it."""
+        seal = b"" if self.grouping is None else self.grouping.seal
+        root = self.root or root_of(self.chunks)
+        made = Trail(self.hop.name, self.cohort.digest, seal, self.came, root, pad_digest(self.pad)).signed(self.hop)
+        return replace(made, signature=self.signature) if self.signature else made
+
     def frames(self) -> list[services_pb2.RelayFrame]:
         """Write it as frames to the next hop, or to the aggregator."""
         frame = services_pb2.RelayFrame
-        root = self.root or root_of(self.chunks)
-        signature = self.signature or self.hop.sign(release_digest(self.hop.name, self.cohort.digest, root))
         opening = services_pb2.RelayOpen(hop=self.hop.name, manifest_digest=self.manifest.digest)
         out = [frame(open=opening), *(frame(header=write_header(h)) for h in self.headers)]
         out.append(frame(cohort=write_cohort(self.cohort)))
@@ -166,5 +188,11 @@ class Passed:
             out.append(frame(grouping=write_grouping(self.grouping)))
         out += [frame(chunk=chunk) for chunk in self.chunks]
         if self.whole:
-            out.append(frame(trailer=services_pb2.RelayTrailer(root=root, signature=signature)))
+            trails = [write_trail(trail) for trail in (*self.before, self.trail)]
+            out.append(frame(trailer=services_pb2.RelayTrailer(trails=trails)))
         return out
+
+
+def pad_context(cohort: Cohort, grouping: Grouping | None, hop: str, manifest: Manifest) -> PadContext:
+    """What a hop's pad is bound to."""
+    return PadContext(cohort.digest, b"" if grouping is None else grouping.seal, hop, manifest.chunk_parameters)

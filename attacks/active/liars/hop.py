@@ -7,13 +7,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from silomix.attacks.active.liars.bodies import Body, Passed, chunks_of, cohort_of, planes_of, sum_of, take_off
+from silomix.attacks.active.liars.bodies import (
+    Body,
+    Passed,
+    chunks_of,
+    cohort_of,
+    cover,
+    pad_context,
+    planes_of,
+    root_of,
+    sum_of,
+    take_off,
+)
 from silomix.attacks.active.liars.member import Member, abort
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.numbers.masks import Secret, public_key
 from silomix.runtime.core.numbers.packing import Bytes
-from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Receipt, RoundKey, delivery_digest
+from silomix.runtime.core.protocol.messages import (
+    Cohort,
+    Grouping,
+    Header,
+    Manifest,
+    Receipt,
+    RoundKey,
+    delivery_digest,
+)
+from silomix.runtime.core.protocol.release import Ready, Trail, bodies_root
+from silomix.runtime.core.protocol.roundlog import Record, countersign_digest
+from silomix.runtime.net.history import read_records, read_trails
 from silomix.runtime.net.wire import read_cohort, read_header, read_manifest, write_receipt, write_round_key
 from silomix.v1 import body_pb2, services_pb2
 
@@ -26,6 +48,7 @@ class Heard:
         self.headers: dict[str, Header] = {}
         self.cohort: Cohort | None = None
         self.chunks: list[body_pb2.Chunk] = []
+        self.trails: tuple[Trail, ...] = ()
         self.root = b""
 
 
@@ -45,18 +68,27 @@ class LyingHop(Member):
         self.receipt: Callable[[Receipt], bytes] = self.signed_receipt
         self.on_relay: Callable[[Heard, Header], tuple[PeerFault, bytes] | None] = lambda heard, header: None
         """What is done with a header that the hop before passes on: nothing, or a refusal with whatever evidence."""
+        self.pads: dict[bytes, Secret] = {}
+        """By manifest."""
+        self.log: dict[int, Record] = {}
+        self.reveal: Callable[[bytes], bytes] = lambda manifest: self.pads[manifest].value
+        """What an honest aggregator gets that asks for a pad."""
+        self.on_store: Callable[[bytes], bytes] | None = None
+        """What answers a call to store records, if not an honest hop's word."""
         self.deliver: Callable[[Heard, Manifest], Awaitable[bytes]] = self.delivery
 
     # Keys and attempts
 
-    def make_keys(self, round_: int, attempt: int, silos: Iterable[str], small: bytes = b"") -> tuple[RoundKey, ...]:
+    def make_keys(
+        self, round_: int, attempt: int, silos: Iterable[str], head: bytes, small: bytes = b""
+    ) -> tuple[RoundKey, ...]:
         """Make an attempt's keys, and keep them. `small` stands for all of their public halves."""
         own = self.keys.setdefault((round_, attempt), {})
         for silo in silos:
             own.setdefault(silo, Secret.draw(os.urandom))
         return tuple(
             RoundKey(self.name, silo, round_, attempt, small or public_key(own[silo]), 0).signed(
-                self.identity, self.federation.digest
+                self.identity, self.federation.digest, head
             )
             for silo in silos
         )
@@ -71,35 +103,65 @@ class LyingHop(Member):
         """Return the keys of an attempt."""
         return self.keys[manifest.round, manifest.attempt]
 
+    def pad(self, manifest: Manifest) -> Secret:
+        """Return the pad of an attempt, drawn when it is first asked for."""
+        return self.pads.setdefault(manifest.digest, Secret.draw(os.urandom))
+
+    # The release, and the round log: what an honest hop would sign after its checks, and this one without any
+
+    def agree(self, ready: Ready) -> bytes:
+        """Sign for a release, whatever it is."""
+        return self.identity.sign(ready.digest)
+
+    def store(self, record: Record) -> bytes:
+        """Countersign a record, whatever it says."""
+        self.log[record.round] = record
+        return self.identity.sign(countersign_digest(record.digest, self.name))
+
     # Passing on
 
     def passed(
-        self, manifest: Manifest, names: Mapping[str, str] | Iterable[str], add: Iterable[Body] = (), error: int = 0
+        self,
+        manifest: Manifest,
+        names: Mapping[str, str] | Iterable[str],
+        groups: tuple[int, ...] = (),
     ) -> Passed:
         """Make what hop 1 passes on of the bodies that it has: of these silos, or under these names other silos'."""
         bodies = self.bodies[manifest.digest]
         under = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
         headers = {name: bodies[silo].header for name, silo in under.items()}
         chosen = {silo: bodies[silo] for silo in under.values()}
-        total = sum_of([*chosen.values(), *add], manifest)
         cohort = cohort_of(headers, manifest, self.identity)
         known = tuple(body.header for body in bodies.values())
-        return self.pass_on(manifest, known, cohort, total, [body.header for body in chosen.values()])
-
-    def pass_on(
-        self, manifest: Manifest, known: tuple[Header, ...], cohort: Cohort, total: Bytes, members: Iterable[Header]
-    ) -> Passed:
-        """Take this hop's own masks off a sum, and make of it what goes on."""
-        less = take_off(total, members, {self.name: self.own(manifest)}, manifest)
-        return Passed(manifest, self.identity, known, cohort, tuple(chunks_of(less, manifest)))
+        came = bodies_root(root_of(chunks_of(bodies[under[name]].planes, manifest)) for name in cohort.silos)
+        own, pad = {self.name: self.own(manifest)}, self.pad(manifest)
+        grouping = None
+        if groups:
+            grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
+        sums = []
+        for number in sorted(set(groups)) or (None,):
+            silos = chosen
+            if number is not None:
+                members = [name for name, g in zip(cohort.silos, groups, strict=True) if g == number]
+                silos = {under[name]: bodies[under[name]] for name in members}
+            total = sum_of(silos.values(), manifest)
+            total = take_off(total, [body.header for body in silos.values()], own, manifest)
+            place = (number or 0, max(groups, default=0) + 1)
+            cover(total, pad, pad_context(cohort, grouping, self.name, manifest), manifest, place=place)
+            sums.append(total)
+        chunks = tuple(chunks_of(sums, manifest))
+        return Passed(manifest, self.identity, known, cohort, chunks, came, pad, grouping=grouping)
 
     def forward(self, manifest: Manifest, change: Callable[[Bytes], Bytes] = lambda planes: planes) -> Passed:
         """Make what an honest hop passes on of what it has heard, or of that, changed."""
         heard = self.heard[manifest.digest]
         assert heard.cohort is not None
         members = [heard.headers[name] for name in heard.cohort.silos]
-        total = change(planes_of(heard.chunks))
-        return self.pass_on(manifest, tuple(heard.headers.values()), heard.cohort, total, members)
+        less = take_off(change(planes_of(heard.chunks)), members, {self.name: self.own(manifest)}, manifest)
+        pad = self.pad(manifest)
+        cover(less, pad, pad_context(heard.cohort, None, self.name, manifest), manifest)
+        known, chunks = tuple(heard.headers.values()), tuple(chunks_of(less, manifest))
+        return Passed(manifest, self.identity, known, heard.cohort, chunks, heard.root, pad, heard.trails)
 
     # Serving
 
@@ -110,17 +172,36 @@ class LyingHop(Member):
             "Open": ("unary", self._open),
             "Submit": ("streamed", self._submit),
             "Relay": ("streamed", self._relay),
+            "Agree": ("unary", self._agree),
+            "Reveal": ("unary", self._reveal),
+            "Store": ("unary", self._store),
         }
 
     async def _prepare(self, request: bytes, context: Any) -> bytes:
         asked = services_pb2.PrepareRequest.FromString(request)
-        keys = self.make_keys(asked.round, asked.attempt, asked.silos)
+        keys = self.make_keys(asked.round, asked.attempt, asked.silos, asked.head_digest)
         return services_pb2.PrepareResponse(keys=[write_round_key(key) for key in keys]).SerializeToString()
 
     async def _open(self, request: bytes, context: Any) -> bytes:
         manifest = read_manifest(services_pb2.OpenRequest.FromString(request).manifest)
         self.open(manifest)
         return services_pb2.OpenResponse(manifest_digest=manifest.digest).SerializeToString()
+
+    async def _agree(self, request: bytes, context: Any) -> bytes:
+        asked = services_pb2.AgreeRequest.FromString(request)
+        signature = self.agree(Ready(asked.manifest_digest, read_trails(list(asked.trails))))
+        return services_pb2.AgreeResponse(signature=signature).SerializeToString()
+
+    async def _reveal(self, request: bytes, context: Any) -> bytes:
+        asked = services_pb2.RevealRequest.FromString(request)
+        return services_pb2.RevealResponse(pad=self.reveal(asked.manifest_digest)).SerializeToString()
+
+    async def _store(self, request: bytes, context: Any) -> bytes:
+        if self.on_store is not None:
+            return self.on_store(request)
+        records = read_records(list(services_pb2.StoreRequest.FromString(request).records))
+        signature = [self.store(record) for record in records][-1]
+        return services_pb2.StoreResponse(records=records[-1].round + 1, signature=signature).SerializeToString()
 
     async def _submit(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
         silo = peer_name_from_cert(context.auth_context())
@@ -165,7 +246,8 @@ class LyingHop(Member):
                 case "chunk":
                     heard.chunks.append(frame.chunk)
                 case "trailer":
-                    heard.root = frame.trailer.root
+                    heard.trails = read_trails(list(frame.trailer.trails))
+                    heard.root = heard.trails[-1].sent
         return await self.deliver(heard, self.manifests[digest]) if heard.root else b""  # else the hop has hung up
 
     async def delivery(self, heard: Heard, manifest: Manifest) -> bytes:

@@ -111,7 +111,10 @@ def _section(report: Json) -> Section:
         Table("", ("mode", "best round", "last round", "all rounds", "bits"), tuple(rows)),
     ]
     unfit = {mode: why for mode, why in report["unfit"].items() if mode != INVENTED}
-    blocks += [f"Mode {mode} could not be attacked here: {why}." for mode, why in unfit.items()]
+    for why in dict.fromkeys(unfit.values()):
+        modes = [mode for mode, reason in unfit.items() if reason == why]
+        named = f"Modes {' and '.join(modes)}" if len(modes) > 1 else f"Mode {modes[0]}"
+        blocks.append(f"{named} could not be attacked here: {why}.")
     blocks += _beside(report)
     return Section(
         "Source inference by mode",

@@ -54,19 +54,21 @@ class RoundKey(_message.Message):
     def __init__(self, hop: _Optional[str] = ..., silo: _Optional[str] = ..., round: _Optional[int] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., last_released: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
-    __slots__ = ("hop", "round", "attempt", "signature")
+    __slots__ = ("hop", "round", "attempt", "signature", "manifest_digest")
     HOP_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     hop: str
     round: int
     attempt: int
     signature: bytes
-    def __init__(self, hop: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    manifest_digest: bytes
+    def __init__(self, hop: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., signature: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("federation_digest", "round", "attempt", "model_digest", "schema_digest", "schema", "plan", "bounds", "update_kind", "granularity", "chain", "hop_keys", "aggregator_keys", "group_size", "invited", "minimum_cohort", "chunk_parameters", "deadline_s", "fences", "signature")
+    __slots__ = ("federation_digest", "round", "attempt", "model_digest", "schema_digest", "schema", "plan", "bounds", "update_kind", "granularity", "chain", "hop_keys", "aggregator_keys", "group_size", "invited", "minimum_cohort", "chunk_parameters", "deadline_s", "fences", "signature", "head_digest", "applied", "earlier", "state_digest", "bound")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +89,11 @@ class Manifest(_message.Message):
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     round: int
     attempt: int
@@ -107,4 +114,9 @@ class Manifest(_message.Message):
     deadline_s: int
     fences: _containers.RepeatedCompositeFieldContainer[Fence]
     signature: bytes
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., schema_digest: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.Schema, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., bounds: _Optional[_Iterable[float]] = ..., update_kind: _Optional[_Union[UpdateKind, str]] = ..., granularity: _Optional[_Union[Granularity, str]] = ..., chain: _Optional[_Iterable[str]] = ..., hop_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., aggregator_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., group_size: _Optional[int] = ..., invited: _Optional[_Iterable[str]] = ..., minimum_cohort: _Optional[int] = ..., chunk_parameters: _Optional[int] = ..., deadline_s: _Optional[int] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    head_digest: bytes
+    applied: int
+    earlier: _containers.RepeatedScalarFieldContainer[bytes]
+    state_digest: bytes
+    bound: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., schema_digest: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.Schema, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., bounds: _Optional[_Iterable[float]] = ..., update_kind: _Optional[_Union[UpdateKind, str]] = ..., granularity: _Optional[_Union[Granularity, str]] = ..., chain: _Optional[_Iterable[str]] = ..., hop_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., aggregator_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., group_size: _Optional[int] = ..., invited: _Optional[_Iterable[str]] = ..., minimum_cohort: _Optional[int] = ..., chunk_parameters: _Optional[int] = ..., deadline_s: _Optional[int] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., signature: _Optional[bytes] = ..., head_digest: _Optional[bytes] = ..., applied: _Optional[int] = ..., earlier: _Optional[_Iterable[bytes]] = ..., state_digest: _Optional[bytes] = ..., bound: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,4 +1,6 @@
 from silomix.v1 import body_pb2 as _body_pb2
+from silomix.v1 import cohort_pb2 as _cohort_pb2
+from silomix.v1 import history_pb2 as _history_pb2
 from silomix.v1 import manifest_pb2 as _manifest_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -9,18 +11,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchRequest(_message.Message):
-    __slots__ = ("federation_digest",)
+    __slots__ = ("federation_digest", "records")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
-    def __init__(self, federation_digest: _Optional[bytes] = ...) -> None: ...
+    records: int
+    def __init__(self, federation_digest: _Optional[bytes] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("manifest", "finished")
+    __slots__ = ("manifest", "finished", "records")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     manifest: _manifest_pb2.Manifest
     finished: Finished
-    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    records: _history_pb2.Records
+    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., records: _Optional[_Union[_history_pb2.Records, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("round",)
@@ -29,32 +35,64 @@ class Finished(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
-    __slots__ = ("model_digest",)
+    __slots__ = ("model_digest", "state")
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     model_digest: bytes
-    def __init__(self, model_digest: _Optional[bytes] = ...) -> None: ...
+    state: bool
+    def __init__(self, model_digest: _Optional[bytes] = ..., state: _Optional[bool] = ...) -> None: ...
 
 class ModelPart(_message.Message):
-    __slots__ = ("total_bytes", "data")
+    __slots__ = ("total_bytes", "data", "computed")
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
     total_bytes: int
     data: bytes
-    def __init__(self, total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    computed: _containers.RepeatedCompositeFieldContainer[_history_pb2.Signature]
+    def __init__(self, total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ..., computed: _Optional[_Iterable[_Union[_history_pb2.Signature, _Mapping]]] = ...) -> None: ...
+
+class GetSumRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class SumPart(_message.Message):
+    __slots__ = ("transcript", "chunk")
+    TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    transcript: _history_pb2.Transcript
+    chunk: _body_pb2.Chunk
+    def __init__(self, transcript: _Optional[_Union[_history_pb2.Transcript, _Mapping]] = ..., chunk: _Optional[_Union[_body_pb2.Chunk, _Mapping]] = ...) -> None: ...
+
+class ConfirmRequest(_message.Message):
+    __slots__ = ("record_digest", "signature")
+    RECORD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    record_digest: bytes
+    signature: bytes
+    def __init__(self, record_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class ConfirmResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("federation_digest", "round", "silos", "known_released", "attempt")
+    __slots__ = ("federation_digest", "round", "silos", "known_released", "attempt", "head_digest")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SILOS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_RELEASED_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     round: int
     silos: _containers.RepeatedScalarFieldContainer[str]
     known_released: int
     attempt: int
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., silos: _Optional[_Iterable[str]] = ..., known_released: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    head_digest: bytes
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., silos: _Optional[_Iterable[str]] = ..., known_released: _Optional[int] = ..., attempt: _Optional[int] = ..., head_digest: _Optional[bytes] = ...) -> None: ...
 
 class PrepareResponse(_message.Message):
     __slots__ = ("keys", "last_released")
@@ -65,10 +103,12 @@ class PrepareResponse(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[_Union[_manifest_pb2.RoundKey, _Mapping]]] = ..., last_released: _Optional[int] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("manifest",)
+    __slots__ = ("manifest", "head")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     manifest: _manifest_pb2.Manifest
-    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ...) -> None: ...
+    head: _history_pb2.Record
+    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., head: _Optional[_Union[_history_pb2.Record, _Mapping]] = ...) -> None: ...
 
 class OpenResponse(_message.Message):
     __slots__ = ("manifest_digest",)
@@ -87,12 +127,12 @@ class RelayFrame(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     open: RelayOpen
     header: _body_pb2.Header
-    cohort: Cohort
+    cohort: _cohort_pb2.Cohort
     chunk: _body_pb2.Chunk
     trailer: RelayTrailer
     grouping: Grouping
     groups: Groups
-    def __init__(self, open: _Optional[_Union[RelayOpen, _Mapping]] = ..., header: _Optional[_Union[_body_pb2.Header, _Mapping]] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., chunk: _Optional[_Union[_body_pb2.Chunk, _Mapping]] = ..., trailer: _Optional[_Union[RelayTrailer, _Mapping]] = ..., grouping: _Optional[_Union[Grouping, _Mapping]] = ..., groups: _Optional[_Union[Groups, _Mapping]] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[RelayOpen, _Mapping]] = ..., header: _Optional[_Union[_body_pb2.Header, _Mapping]] = ..., cohort: _Optional[_Union[_cohort_pb2.Cohort, _Mapping]] = ..., chunk: _Optional[_Union[_body_pb2.Chunk, _Mapping]] = ..., trailer: _Optional[_Union[RelayTrailer, _Mapping]] = ..., grouping: _Optional[_Union[Grouping, _Mapping]] = ..., groups: _Optional[_Union[Groups, _Mapping]] = ...) -> None: ...
 
 class RelayOpen(_message.Message):
     __slots__ = ("hop", "manifest_digest")
@@ -101,24 +141,6 @@ class RelayOpen(_message.Message):
     hop: str
     manifest_digest: bytes
     def __init__(self, hop: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
-
-class Participant(_message.Message):
-    __slots__ = ("silo", "header_digest")
-    SILO_FIELD_NUMBER: _ClassVar[int]
-    HEADER_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    silo: str
-    header_digest: bytes
-    def __init__(self, silo: _Optional[str] = ..., header_digest: _Optional[bytes] = ...) -> None: ...
-
-class Cohort(_message.Message):
-    __slots__ = ("manifest_digest", "participants", "signature")
-    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    manifest_digest: bytes
-    participants: _containers.RepeatedCompositeFieldContainer[Participant]
-    signature: bytes
-    def __init__(self, manifest_digest: _Optional[bytes] = ..., participants: _Optional[_Iterable[_Union[Participant, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Grouping(_message.Message):
     __slots__ = ("groups", "signature")
@@ -143,12 +165,52 @@ class Groups(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class RelayTrailer(_message.Message):
-    __slots__ = ("root", "signature")
-    ROOT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("trails",)
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
+    trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
+    def __init__(self, trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...
+
+class AgreeRequest(_message.Message):
+    __slots__ = ("manifest_digest", "trails")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...
+
+class AgreeResponse(_message.Message):
+    __slots__ = ("signature",)
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    root: bytes
     signature: bytes
-    def __init__(self, root: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, signature: _Optional[bytes] = ...) -> None: ...
+
+class RevealRequest(_message.Message):
+    __slots__ = ("manifest_digest", "signatures")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    signatures: _containers.RepeatedCompositeFieldContainer[_history_pb2.Signature]
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., signatures: _Optional[_Iterable[_Union[_history_pb2.Signature, _Mapping]]] = ...) -> None: ...
+
+class RevealResponse(_message.Message):
+    __slots__ = ("pad",)
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    pad: bytes
+    def __init__(self, pad: _Optional[bytes] = ...) -> None: ...
+
+class StoreRequest(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[_history_pb2.Record]
+    def __init__(self, records: _Optional[_Iterable[_Union[_history_pb2.Record, _Mapping]]] = ...) -> None: ...
+
+class StoreResponse(_message.Message):
+    __slots__ = ("records", "signature")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    signature: bytes
+    def __init__(self, records: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("name", "root", "signature")
@@ -165,7 +227,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("federation", "round", "attempt", "rounds", "phase", "present", "cohort", "hops", "history")
+    __slots__ = ("federation", "round", "attempt", "rounds", "phase", "present", "cohort", "hops", "history", "head_digest", "stuck")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +237,8 @@ class GetStatusResponse(_message.Message):
     COHORT_FIELD_NUMBER: _ClassVar[int]
     HOPS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
     federation: str
     round: int
     attempt: int
@@ -184,7 +248,9 @@ class GetStatusResponse(_message.Message):
     cohort: int
     hops: _containers.RepeatedCompositeFieldContainer[HopStatus]
     history: _containers.RepeatedCompositeFieldContainer[RoundStatus]
-    def __init__(self, federation: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., present: _Optional[_Iterable[str]] = ..., cohort: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[HopStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ...) -> None: ...
+    head_digest: bytes
+    stuck: str
+    def __init__(self, federation: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., present: _Optional[_Iterable[str]] = ..., cohort: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[HopStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., head_digest: _Optional[bytes] = ..., stuck: _Optional[str] = ...) -> None: ...
 
 class HopStatus(_message.Message):
     __slots__ = ("name", "state", "trouble")

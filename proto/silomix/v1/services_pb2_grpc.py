@@ -46,6 +46,16 @@ class AggregatorServiceStub:
                 request_serializer=silomix_dot_v1_dot_services__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=silomix_dot_v1_dot_services__pb2.ModelPart.FromString,
                 _registered_method=True)
+        self.GetSum = channel.unary_stream(
+                '/silomix.v1.AggregatorService/GetSum',
+                request_serializer=silomix_dot_v1_dot_services__pb2.GetSumRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.SumPart.FromString,
+                _registered_method=True)
+        self.Confirm = channel.unary_unary(
+                '/silomix.v1.AggregatorService/Confirm',
+                request_serializer=silomix_dot_v1_dot_services__pb2.ConfirmRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.ConfirmResponse.FromString,
+                _registered_method=True)
         self.Deliver = channel.stream_unary(
                 '/silomix.v1.AggregatorService/Deliver',
                 request_serializer=silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
@@ -71,8 +81,23 @@ class AggregatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Download a global model in parts, by its digest. Only silos may ask [unknown_peer]: two models tell the sum that
-        lies between them.
+        """Download a global model in parts, by its digest, or the server's state beside it: the initial one, or one that a
+        silo cannot compute, since it has missed too many rounds. Only silos may ask [unknown_peer]: two models tell the sum
+        that lies between them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSum(self, request, context):
+        """Download the sum that was released in a round, with all that it takes to read it. Only silos may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Confirm(self, request, context):
+        """Say that one has computed the model that a record names. Only silos may [unknown_peer].
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,6 +129,16 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.GetModelRequest.FromString,
                     response_serializer=silomix_dot_v1_dot_services__pb2.ModelPart.SerializeToString,
+            ),
+            'GetSum': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetSum,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.GetSumRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.SumPart.SerializeToString,
+            ),
+            'Confirm': grpc.unary_unary_rpc_method_handler(
+                    servicer.Confirm,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.ConfirmRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.ConfirmResponse.SerializeToString,
             ),
             'Deliver': grpc.stream_unary_rpc_method_handler(
                     servicer.Deliver,
@@ -171,6 +206,60 @@ class AggregatorService:
             '/silomix.v1.AggregatorService/GetModel',
             silomix_dot_v1_dot_services__pb2.GetModelRequest.SerializeToString,
             silomix_dot_v1_dot_services__pb2.ModelPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/silomix.v1.AggregatorService/GetSum',
+            silomix_dot_v1_dot_services__pb2.GetSumRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.SumPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Confirm(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.AggregatorService/Confirm',
+            silomix_dot_v1_dot_services__pb2.ConfirmRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.ConfirmResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -266,6 +355,21 @@ class ShufflerServiceStub:
                 request_serializer=silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
                 response_deserializer=silomix_dot_v1_dot_services__pb2.Delivery.FromString,
                 _registered_method=True)
+        self.Agree = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Agree',
+                request_serializer=silomix_dot_v1_dot_services__pb2.AgreeRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.AgreeResponse.FromString,
+                _registered_method=True)
+        self.Reveal = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Reveal',
+                request_serializer=silomix_dot_v1_dot_services__pb2.RevealRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.RevealResponse.FromString,
+                _registered_method=True)
+        self.Store = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Store',
+                request_serializer=silomix_dot_v1_dot_services__pb2.StoreRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.StoreResponse.FromString,
+                _registered_method=True)
 
 
 class ShufflerServiceServicer:
@@ -301,6 +405,27 @@ class ShufflerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Agree(self, request, context):
+        """Sign for a release, once for an attempt. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reveal(self, request, context):
+        """Show the pad of an attempt that all have signed for. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Store(self, request, context):
+        """Store records of rounds that are over, and countersign the last. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ShufflerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -323,6 +448,21 @@ def add_ShufflerServiceServicer_to_server(servicer, server):
                     servicer.Relay,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.RelayFrame.FromString,
                     response_serializer=silomix_dot_v1_dot_services__pb2.Delivery.SerializeToString,
+            ),
+            'Agree': grpc.unary_unary_rpc_method_handler(
+                    servicer.Agree,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.AgreeRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.AgreeResponse.SerializeToString,
+            ),
+            'Reveal': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reveal,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.RevealRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.RevealResponse.SerializeToString,
+            ),
+            'Store': grpc.unary_unary_rpc_method_handler(
+                    servicer.Store,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.StoreRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.StoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -434,6 +574,87 @@ class ShufflerService:
             '/silomix.v1.ShufflerService/Relay',
             silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
             silomix_dot_v1_dot_services__pb2.Delivery.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Agree(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Agree',
+            silomix_dot_v1_dot_services__pb2.AgreeRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.AgreeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reveal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Reveal',
+            silomix_dot_v1_dot_services__pb2.RevealRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.RevealResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Store(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Store',
+            silomix_dot_v1_dot_services__pb2.StoreRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.StoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,7 +58,9 @@ def add(kinds: Any, json_flag: Callable[[argparse.ArgumentParser], None]) -> Non
     cmd.add_argument("--all", action="store_true", help="every attack: about 40 s of one core")
     cmd.add_argument("--list", action="store_true", help="name every attack, its rule, and what should come of it")
     cmd.add_argument("--only", action="append", default=[], metavar="NAME", help="this attack; may be repeated")
-    cmd.add_argument("--without", default="", metavar="RULE", help="switch a rule off: R1, R3, R4, R6, R7, ...")
+    cmd.add_argument(
+        "--without", default="", metavar="RULE", help="switch a rule off: R1, history, facts, agreement, ..."
+    )
     json_flag(cmd)
     cmd.set_defaults(handler=_active)
 
@@ -101,13 +103,14 @@ _COLUMNS = (
 
 
 def _rule(name: str) -> "Rule | None":
-    from silomix.attacks.active.without import SWITCHABLE
+    from silomix.attacks.active.without import ALSO, SWITCHABLE
 
     if not name:
         return None
-    found = next((rule for rule in SWITCHABLE if str(rule).lower() == name.lower()), None)
+    names = {str(rule).lower(): rule for rule in SWITCHABLE} | ALSO
+    found = names.get(name.lower())
     if found is None:
-        raise UserError(f"--without {name}: give one of {', '.join(SWITCHABLE)}")
+        raise UserError(f"--without {name}: give one of {', '.join((*SWITCHABLE, *ALSO))}")
     return found
 
 

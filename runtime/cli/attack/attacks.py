@@ -28,6 +28,7 @@ examples:
   silomix reproduce --list
   silomix reproduce sia-by-alpha --quick
   silomix reproduce sia-by-alpha --data mnist
+  silomix reproduce sia-paper-size --data mnist --quick --rounds 2    all of MNIST: hours without a GPU
   silomix reproduce --all --out docs          writes docs/reproduction.md, with JSON and plots in docs/reproduction
 """
 
@@ -70,8 +71,10 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--list", action="store_true", help="every table and figure of the paper, each with its state")
     cmd.add_argument("--all", action="store_true", help="all that needs no data but what is embedded")
     cmd.add_argument("--quick", action="store_true", help="one seed and few rounds")
+    cmd.add_argument("--rounds", type=int, metavar="N", help="so many rounds (default: 6 if quick, else 15)")
     cmd.add_argument("--data", default="digits", help="data set, where an experiment takes several (default: digits)")
     cmd.add_argument("--out", type=Path, metavar="DIR", help="also write JSON, plots and reproduction.md here")
+    cmd.add_argument("--figures", type=Path, metavar="DIR", help="write the plots here too, as SVG and PDF")
     cmd.add_argument("--fresh", action="store_true", help="forget what earlier runs have finished")
     json_flag(cmd)
     cmd.set_defaults(handler=_reproduce)

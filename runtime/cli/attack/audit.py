@@ -30,6 +30,7 @@ from silomix.models.simulation.experiment import Table as Figures
 from silomix.runtime.cli.options import read_pairs
 from silomix.runtime.core.policy import LEAST_COHORT, Policy
 from silomix.runtime.local import interrupt_on_sigterm
+from silomix.runtime.results import find
 from silomix.runtime.store.files import write_atomically
 
 
@@ -154,7 +155,7 @@ def _print(console: Console, report: Json, shown: Sequence[Section]) -> None:
 
 
 def _table(title: str, figures: Figures) -> Table:
-    table = Table(title=title, box=SIMPLE_HEAD)  # it fits into 80 columns
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)  # it fits into 80 columns
     for i, name in enumerate(figures.columns):
         table.add_column(name, justify="right" if i else "left", no_wrap=not i, overflow="fold")
     for row in figures.rows:
@@ -175,7 +176,7 @@ def _score(score: Json) -> str:
 
 def replay_command(args: argparse.Namespace) -> int:
     """Attack a capture, and print what came of it."""
-    scene = Scene(args.federation) if args.federation else scene_of(args.capture)
+    scene = Scene(find(args.federation).home) if args.federation else scene_of(args.capture)
     found = replay(args.capture, scene)
     if args.json:
         sys.stdout.write(json.dumps(found) + "\n")

@@ -3,14 +3,16 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 
 import rich.table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from silomix.attacks.paper.document import record, shown
+from silomix.attacks.paper.document import record, shown, write_figures
 from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, find, listing, run
 from silomix.models.simulation.experiment import FULL, QUICK, RUNS
+from silomix.runtime.cli.options import BadOption
 from silomix.runtime.local import interrupt_on_sigterm
 
 
@@ -23,6 +25,10 @@ def reproduce_command(args: argparse.Namespace) -> int:
     interrupt_on_sigterm()
     chosen = [one for one in REGISTRY if one.state == RUNS] if args.all else [find(name) for name in args.id]
     scale = QUICK if args.quick else FULL
+    if args.rounds is not None:
+        if args.rounds < 1:
+            raise BadOption("--rounds", f"found {args.rounds}; give 1 or more")
+        scale = replace(scale, rounds=args.rounds)
     console = Console(stderr=args.json)
     done: list[Run] = []
     columns = (
@@ -45,6 +51,8 @@ def reproduce_command(args: argparse.Namespace) -> int:
             bar.update(task, completed=1, total=1)
             if args.out:
                 record(args.out, done[-1])
+            if args.figures:
+                write_figures(args.figures, done[-1])
             if not args.json:
                 _print(console, done[-1])
     if args.json:

@@ -72,6 +72,39 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         if role == "silo":
             cmd.add_argument("--keep-updates", action="store_true", help="keep them in clear, for tests and audits")
         cmd.set_defaults(handler=_node, role=role)
+    _add_pause(commands)
+
+
+def _add_pause(commands: Commands) -> None:
+    for name, what in (
+        ("pause", "hold the federation between rounds, on the aggregator's host"),
+        ("resume", "let a federation go on that was paused"),
+    ):
+        cmd = commands.add_parser(name, help=what)
+        cmd.add_argument("--config", type=Path, required=True, help="the aggregator's directory, or its node.toml")
+        cmd.set_defaults(handler=_pause, pause=name == "pause")
+
+
+def _pause(args: argparse.Namespace) -> int:
+    from silomix.runtime.config.kinds import Role
+    from silomix.runtime.config.load import load_node
+    from silomix.runtime.config.tables import ConfigError
+
+    config = load_node(args.config)
+    if config.role is not Role.AGGREGATOR:
+        raise ConfigError(args.config, "role", f'found "{config.role}"; only the aggregator is paused, and all wait')
+    file = config.state.paused
+    if args.pause:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        sys.stdout.write(
+            "the attempt that is under way is brought to its end, and no other begins until `silomix resume`\n"
+        )
+    else:
+        found = file.exists()
+        file.unlink(missing_ok=True)
+        sys.stdout.write("the next round begins\n" if found else "nobody had paused it\n")
+    return 0
 
 
 def _init(args: argparse.Namespace) -> int:

@@ -63,6 +63,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--audit", action="store_true", help="attack it at the end; the exit code is 1 if silos are not protected")
     given("--vanilla", action="store_true", help="train without protection too, to compare")
     given("--plot", choices=["png", "svg", "none"], default="png", help="accuracy by round (default: %(default)s)")
+    given("--tensorboard", action="store_true", help="write DIR/tensorboard too, if tensorboard is installed")
     json_flag(cmd)
     add_policy(cmd, without=("task", *PINS), defaults={key: str(value) for key, value in DEFAULTS.items()})
     cmd.set_defaults(handler=_run, fail=cmd.error)
@@ -93,6 +94,7 @@ def _run(args: argparse.Namespace) -> int:
         audit=args.audit,
         vanilla=args.vanilla,
         plot="" if args.plot == "none" else args.plot,
+        tensorboard=args.tensorboard,
     )
     with by_option():
         return run_command(asked, as_json=args.json)

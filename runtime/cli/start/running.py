@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.cli.exits import Exit
+from silomix.runtime.cli.start import board
 from silomix.runtime.cli.start.screen import Screen
 from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.config.tables import ConfigError
@@ -39,16 +40,21 @@ class Asked:
     audit: bool = False
     vanilla: bool = False
     plot: str = "png"
+    tensorboard: bool = False
 
 
 def run_command(asked: Asked, *, as_json: bool) -> int:
     """Run a federation, write what came of it, and say where it is."""
     interrupt_on_sigterm()
+    if asked.tensorboard:
+        board.check()
     place, done = carry_out(asked)
     vanilla = without_protection(place) if asked.vanilla else {}
     if vanilla:
         place.keep({round_: {"vanilla_accuracy": value} for round_, value in vanilla.items()})
     picture = draw(place, done, vanilla, asked.plot)
+    if asked.tensorboard:
+        write_board(place, done, vanilla)
     found = attack(place) if asked.audit else None
     summary = summary_of(place, done, vanilla, picture)
     if as_json:
@@ -116,6 +122,16 @@ def draw(place: RunFiles, done: Run, vanilla: Mapping[int, float], kind: str) ->
         console(stderr=True).print(f"! {error}", style="yellow")
         return None
     return path
+
+
+def write_board(place: RunFiles, done: Run, vanilla: Mapping[int, float]) -> None:
+    """Write the history for TensorBoard, with the comparison beside it."""
+    writer = board.Board(place.results / board.DIRECTORY)
+    for one in done.history:
+        bits = one.bits_per_parameter if one.cohort else None
+        numbers = {"accuracy": one.accuracy, "cohort": one.cohort, "seconds": one.seconds, "bits_per_parameter": bits}
+        writer.write(one.round, {**numbers, "accuracy_without_protection": vanilla.get(one.round)})
+    writer.close()
 
 
 def attack(place: RunFiles) -> "Compared":

@@ -61,6 +61,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _simulate(args: argparse.Namespace) -> int:
     from silomix.models.simulation.record import RunDirectory
     from silomix.models.simulation.simulate import simulate
+    from silomix.runtime.cli.start.board import DIRECTORY, Board
     from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.core.learning.optimise import Optimiser
     from silomix.runtime.core.protocol.rules import pin_problem
@@ -86,7 +87,9 @@ def _simulate(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         record = stack.enter_context(RunDirectory(args.out, settings))
         stack.callback(record.plot)
-        board = _board(args.out / "tensorboard", record, stack) if args.tensorboard else None
+        board = Board(args.out / DIRECTORY, record.done) if args.tensorboard else None
+        if board is not None:
+            stack.callback(board.close)
         rounds = simulate(
             policy,
             silos,
@@ -103,7 +106,7 @@ def _simulate(args: argparse.Namespace) -> int:
             for done in rounds:
                 line = record.add(done, schema, optimiser)
                 if board is not None:
-                    board(line)
+                    board.write(done.round, {**line["metrics"], "training_share": line["training_share"]})
                 show.update(0, completed=done.round, description=_now(line))
     _report(args, record, silos, workers, _spent(args, record, policy, schema.parameters, silos))
     return 0
@@ -168,26 +171,6 @@ def _progress(rounds: int, record: "RunDirectory") -> Any:
 def _now(line: dict[str, Any]) -> str:
     accuracy = line["metrics"].get("accuracy")
     return f"round {line['round']}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}")
-
-
-def _board(directory: Path, record: "RunDirectory", stack: ExitStack) -> Callable[[dict[str, Any]], None]:
-    """Return what writes a round's numbers for TensorBoard."""
-    from silomix.runtime.core.errors import UserError
-
-    try:
-        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(
-            str(directory), purge_step=record.done + 1
-        )
-    except ImportError:
-        raise UserError("--tensorboard needs a package that is not installed: pip install tensorboard") from None
-    stack.callback(writer.close)
-
-    def write(line: dict[str, Any]) -> None:
-        for name, value in {**line["metrics"], "training_share": line["training_share"]}.items():
-            if value is not None:
-                writer.add_scalar(name, value, line["round"])
-
-    return write
 
 
 def _spent(

@@ -48,6 +48,11 @@ class Optimiser:
             case Server.ADAM | Server.YOGI:
                 return ("first", "second")
 
+    @property
+    def takes_the_mean(self) -> bool:
+        """Whether the next model is the mean itself, to the last bit."""
+        return self.lr == 1.0 and self.kind in (Server.AVERAGE, Server.MEDIAN)
+
     def state_schema(self, schema: Schema) -> Schema:
         """Name the tensors of its state, for the file that is kept beside the model."""
         kept = [t for t in schema.tensors if not t.buffer]
@@ -93,7 +98,7 @@ def step(
     kept: dict[str, Array] = {}
     for t in schema.tensors:
         old, new = before[t.name], mean[t.name]
-        if t.buffer or (optimiser.lr == 1.0 and not optimiser.slots):
+        if t.buffer or optimiser.takes_the_mean:
             after[t.name] = add(old, new, t.dtype) if change else new
             continue
         base = _double(old, t.dtype)
@@ -116,13 +121,13 @@ def _direction(
         case Server.MOMENTUM:
             first = b1 * moments["first"] + delta
             return first, {"first": first}
-        case Server.ADAM:
-            second = b2 * moments["second"] + (1 - b2) * delta**2
-        case Server.YOGI:
-            old = moments["second"]
-            second = old - (1 - b2) * delta**2 * np.sign(old - delta**2)
-    first = b1 * moments["first"] + (1 - b1) * delta
-    return first / (np.sqrt(second) + optimiser.epsilon), {"first": first, "second": second}
+        case Server.ADAM | Server.YOGI as kind:
+            first, old = b1 * moments["first"] + (1 - b1) * delta, moments["second"]
+            if kind is Server.ADAM:
+                second = b2 * old + (1 - b2) * delta**2
+            else:
+                second = old - (1 - b2) * delta**2 * np.sign(old - delta**2)
+            return first / (np.sqrt(second) + optimiser.epsilon), {"first": first, "second": second}
 
 
 def _check_state(optimiser: Optimiser, schema: Schema, state: Mapping[str, Array]) -> None:

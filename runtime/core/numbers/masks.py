@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -177,13 +178,26 @@ def commitment(seed: Secret, context: MaskContext) -> bytes:
     return digest("seed", context.info(), seed.value)
 
 
-def mask_streams(seeds: Iterable[tuple[Secret, MaskContext]], moduli: tuple[int, ...]) -> list["Stream"]:
+class Context(Protocol):
+    """What a stream is bound to."""
+
+    @property
+    def chunk_parameters(self) -> int:
+        """Coordinates of a full chunk."""
+        ...
+
+    def info(self) -> bytes:
+        """Encode it for HKDF."""
+        ...
+
+
+def mask_streams(seeds: Iterable[tuple[Secret, Context]], moduli: tuple[int, ...]) -> list["Stream"]:
     """Key streams with seeds and what they are bound to. They share room: one thread at a time uses them."""
     scratch = Scratch()
     return [Stream(derive(seed.value, c.info()), moduli, c.chunk_parameters, scratch) for seed, c in seeds]
 
 
-def mask_stream(seed: Secret, context: MaskContext, moduli: tuple[int, ...]) -> "Stream":
+def mask_stream(seed: Secret, context: Context, moduli: tuple[int, ...]) -> "Stream":
     """Key one stream."""
     return mask_streams([(seed, context)], moduli)[0]
 

@@ -30,7 +30,12 @@ NUMPY_TYPES = {Dtype.F64: np.float64, Dtype.F32: np.float32, Dtype.F16: np.float
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of the model: a parameter, or a buffer such as a batch norm's running mean."""
+    """One tensor of the model: a parameter, or a buffer such as a batch norm's running mean.
+
+    >>> import silomix
+    >>> silomix.TensorSpec("layer.weight", (10, 64)).size
+    640
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +50,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """The tensors in the order in which they travel."""
+    """The tensors in the order in which they travel.
+
+    >>> import silomix
+    >>> silomix.Schema((silomix.TensorSpec("weight", (10, 64)), silomix.TensorSpec("bias", (10,)))).parameters
+    650
+    """
 
     tensors: tuple[TensorSpec, ...]
 

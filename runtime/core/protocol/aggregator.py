@@ -1,21 +1,34 @@
 """The aggregator's decisions: which attempt is next, when one is over, and what to announce.
 
-It proposes and never commands: each silo and each hop checks what it announces against its own federation file. It
-resumes where its journal ends: at the round after the last one that it applied.
+It proposes and never commands: each silo and each hop checks what it announces against its own federation file and its
+own round log. It resumes where its journal ends: at the round after the last record, or in the middle of a release that
+all have signed for, which it never gives up on its own: somebody may have shown a pad.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
+from typing import get_args
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.identity import Identity
-from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
+from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.machine import IGNORES, Answer, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Group, Header, Manifest, RoundKey
+from silomix.runtime.core.protocol.release import Ready, Signatures, Trail, check_ready, pad_digest
+from silomix.runtime.core.protocol.roundlog import (
+    MOST_ATTEMPTS,
+    Attempted,
+    Outcome,
+    Record,
+    RoundLog,
+    check_countersigned,
+    countersign_digest,
+    genesis,
+)
 from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_round_key, check_sizes
 
 # Facts
@@ -23,20 +36,32 @@ from silomix.runtime.core.protocol.rules import check_cohort, check_header, chec
 
 @dataclass(frozen=True)
 class Tried:
-    """The durable fact that an attempt was announced: its number is never used again."""
+    """The durable fact that an attempt was proposed: its number is never used again."""
 
     round: int
     attempt: int
+    manifest: bytes
+    chain: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Applied:
-    """The durable fact that a round is over: with the model that came of it, or the old one if it was abandoned."""
+class Sealed:
+    """The durable fact that this aggregator signed a release, last of all: from now on pads may be out."""
 
     round: int
+    attempt: int
+    manifest: bytes
     model: bytes
-    cohort: int
-    abandoned: bool = False
+    agreed: bytes
+    silos: tuple[str, ...]
+    signatures: Signatures
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The durable fact of a round's record, first as it was signed, then with the hops' countersignatures."""
+
+    record: Record
 
 
 @dataclass(frozen=True)
@@ -47,19 +72,29 @@ class HopReleased:
     round: int
 
 
-Fact = Tried | Applied | HopReleased
+Fact = Tried | Sealed | Recorded | HopReleased
 
 
 # Events
 
 
 @dataclass(frozen=True)
+class Pending:
+    """A release that was kept on the disk before it was signed for."""
+
+    manifest: Manifest
+    ready: Ready
+
+
+@dataclass(frozen=True)
 class Start:
-    """Begin, or go on after a restart, with this model."""
+    """Begin, or go on after a restart, with this model; in the middle of a release, if one was kept."""
 
     model: bytes
+    state: bytes
     schema: Schema
     now: float
+    pending: Pending | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +159,39 @@ class CohortIn:
 
 @dataclass(frozen=True)
 class SumIn:
-    """The whole sum of this attempt is here, as the last hop signed it."""
+    """The whole padded sum of this attempt is here, with the trails of all hops."""
 
     manifest: bytes
+    trails: tuple[Trail, ...]
+    now: float
+
+
+@dataclass(frozen=True)
+class AgreedIn:
+    """A hop has signed for the release."""
+
+    hop: str
+    manifest: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class PadIn:
+    """A hop has shown its pad."""
+
+    hop: str
+    manifest: bytes
+    pad: Secret = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PadRefused:
+    """A hop has no pad of this attempt, and never will have."""
+
+    hop: str
+    manifest: bytes
+    why: str
+    now: float
 
 
 @dataclass(frozen=True)
@@ -135,7 +200,17 @@ class SumApplied:
 
     manifest: bytes
     model: bytes
-    cohort: int
+    state: bytes
+    now: float
+
+
+@dataclass(frozen=True)
+class CountersignedIn:
+    """A hop has stored a record."""
+
+    hop: str
+    record: bytes
+    signature: bytes
     now: float
 
 
@@ -165,6 +240,10 @@ Event = (
     | Unopened
     | CohortIn
     | SumIn
+    | AgreedIn
+    | PadIn
+    | PadRefused
+    | CountersignedIn
     | SumApplied
     | SumRefused
     | Tick
@@ -182,6 +261,7 @@ class AskKeys:
     attempt: int
     chain: tuple[str, ...]
     silos: tuple[str, ...]
+    head: bytes
 
 
 @dataclass(frozen=True)
@@ -189,6 +269,7 @@ class OpenAt:
     """Open the attempt at every hop of the chain."""
 
     manifest: Manifest
+    head: Record
     unnamed: Secret | None = field(repr=False)
     """What opens the seeds of groups, which come without names."""
 
@@ -223,10 +304,52 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Apply:
-    """Make the next model of the sum."""
+class AskReady:
+    """Ask every hop to sign for the release."""
+
+    ready: Ready
+    chain: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Make the padded sum durable, with all that it takes to read it but the pads: a restart goes on from there."""
 
     manifest: Manifest
+    ready: Ready
+    signatures: Signatures
+
+
+@dataclass(frozen=True)
+class AskPads:
+    """Ask every hop for its pad, with everybody's signatures."""
+
+    ready: Ready
+    signatures: Signatures
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Take the pads off, and make the next model of the sum."""
+
+    manifest: Manifest
+    ready: Ready
+    pads: tuple[tuple[str, Secret], ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AskStore:
+    """Ask every hop to store a record and to countersign it."""
+
+    record: Record
+    hops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Publish:
+    """A round's record counts: let silos have it, and what they need to compute the model."""
+
+    record: Record
 
 
 @dataclass(frozen=True)
@@ -241,12 +364,29 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Finish:
-    """All rounds are done."""
+    """All rounds are done, or the model does not change any more."""
 
     round: int
+    converged: bool = False
 
 
-Effect = Remember[Fact] | AskKeys | OpenAt | Announce | Expand | Accuse | Take | Apply | GiveUp | Finish
+Effect = (
+    Remember[Fact]
+    | AskKeys
+    | OpenAt
+    | Announce
+    | Expand
+    | Accuse
+    | Take
+    | AskReady
+    | Keep
+    | AskPads
+    | Apply
+    | AskStore
+    | Publish
+    | GiveUp
+    | Finish
+)
 
 
 class Phase(StrEnum):
@@ -261,117 +401,60 @@ class Phase(StrEnum):
     COLLECTING = "collecting"
     """Silos train and submit."""
     RELEASING = "releasing"
-    """The cohort is known, and its sum is on its way."""
+    """The cohort is known, and its padded sum is on its way."""
+    READY = "ready"
+    """The padded sum is here, and hops sign for its release. Nothing is released yet."""
+    REVEALING = "revealing"
+    """All have signed, and hops show their pads: no clock abandons the attempt from here on."""
     APPLYING = "applying"
-    """The sum is here, and is being made into a model: no clock abandons it now."""
+    """The sum can be read, and is being made into a model."""
+    RECORDING = "recording"
+    """The round's record is signed, and hops store it."""
     FINISHED = "finished"
     """All rounds are done."""
 
 
 _NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open")
-_ON = (Phase.PREPARING, Phase.FINISHED)
-"""Where the next attempt begins, or the end."""
+_ON = (Phase.PREPARING, Phase.RECORDING, Phase.FINISHED)
+"""Where the next attempt begins, the round ends, or all of it."""
 _FAILED = does("_failed")
 _TICK = does("_tick", *_ON)
+_LOST = does("_lost", *_ON)
+
+
+def _row(**answers: Answer) -> dict[type, Answer]:
+    """Answer the events that matter in a phase. A stream is refused in all others, and everything else ignored."""
+    named = {kind.__name__: kind for kind in get_args(Event)}
+    row: dict[type, Answer] = dict.fromkeys(named.values(), IGNORES)
+    return row | {HeaderIn: _NONE, CohortIn: _NONE} | {named[name]: answer for name, answer in answers.items()}
+
+
 TABLE: Table = {
-    Phase.STARTING: {
-        Start: does("_start", *_ON),
-        KeysIn: IGNORES,
-        OpenedAt: IGNORES,
-        HopFailed: IGNORES,
-        HopLost: IGNORES,
-        HeaderIn: _NONE,
-        Unopened: IGNORES,
-        CohortIn: _NONE,
-        SumIn: IGNORES,
-        SumApplied: IGNORES,
-        SumRefused: IGNORES,
-        Tick: IGNORES,
-    },
-    Phase.PREPARING: {
-        Start: IGNORES,
-        KeysIn: does("_keys_in", Phase.OPENING),
-        OpenedAt: IGNORES,
-        HopFailed: _FAILED,
-        HopLost: IGNORES,
-        HeaderIn: _NONE,
-        Unopened: IGNORES,
-        CohortIn: _NONE,
-        SumIn: IGNORES,
-        SumApplied: IGNORES,
-        SumRefused: IGNORES,
-        Tick: _TICK,
-    },
-    Phase.OPENING: {
-        Start: IGNORES,
-        KeysIn: IGNORES,
-        OpenedAt: does("_opened_at", Phase.COLLECTING),
-        HopFailed: _FAILED,
-        HopLost: IGNORES,
-        HeaderIn: _NONE,
-        Unopened: IGNORES,
-        CohortIn: _NONE,
-        SumIn: IGNORES,
-        SumApplied: IGNORES,
-        SumRefused: IGNORES,
-        Tick: _TICK,
-    },
-    Phase.COLLECTING: {
-        Start: IGNORES,
-        KeysIn: IGNORES,
-        OpenedAt: IGNORES,
-        HopFailed: _FAILED,
-        HopLost: does("_lost", *_ON),
-        HeaderIn: does("_header"),
-        Unopened: does("_unopened"),
-        CohortIn: does("_cohort", Phase.RELEASING),
-        SumIn: IGNORES,
-        SumApplied: IGNORES,
-        SumRefused: IGNORES,
-        Tick: _TICK,
-    },
-    Phase.RELEASING: {
-        Start: IGNORES,
-        KeysIn: IGNORES,
-        OpenedAt: IGNORES,
-        HopFailed: _FAILED,
-        HopLost: does("_lost", *_ON),
-        HeaderIn: does("_header"),
-        Unopened: does("_unopened"),
-        CohortIn: does("_cohort"),
-        SumIn: does("_sum_in", Phase.APPLYING),
-        SumApplied: IGNORES,
-        SumRefused: IGNORES,
-        Tick: _TICK,
-    },
-    Phase.APPLYING: {
-        Start: IGNORES,
-        KeysIn: IGNORES,
-        OpenedAt: IGNORES,
-        HopFailed: IGNORES,
-        HopLost: IGNORES,
-        HeaderIn: _NONE,
-        Unopened: IGNORES,
-        CohortIn: _NONE,
-        SumIn: IGNORES,
-        SumApplied: does("_applied", *_ON),
-        SumRefused: does("_refused", *_ON),
-        Tick: IGNORES,
-    },
-    Phase.FINISHED: {
-        Start: IGNORES,
-        KeysIn: IGNORES,
-        OpenedAt: IGNORES,
-        HopFailed: IGNORES,
-        HopLost: IGNORES,
-        HeaderIn: _NONE,
-        Unopened: IGNORES,
-        CohortIn: _NONE,
-        SumIn: IGNORES,
-        SumApplied: IGNORES,
-        SumRefused: IGNORES,
-        Tick: IGNORES,
-    },
+    Phase.STARTING: _row(Start=does("_start", Phase.REVEALING, *_ON)),
+    Phase.PREPARING: _row(KeysIn=does("_keys_in", Phase.OPENING), HopFailed=_FAILED, Tick=_TICK),
+    Phase.OPENING: _row(OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, Tick=_TICK),
+    Phase.COLLECTING: _row(
+        HeaderIn=does("_header"),
+        Unopened=does("_unopened"),
+        CohortIn=does("_cohort", Phase.RELEASING),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        Tick=_TICK,
+    ),
+    Phase.RELEASING: _row(
+        HeaderIn=does("_header"),
+        Unopened=does("_unopened"),
+        CohortIn=does("_cohort"),
+        SumIn=does("_sum_in", Phase.READY),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        Tick=_TICK,
+    ),
+    Phase.READY: _row(AgreedIn=does("_agreed", Phase.REVEALING), HopFailed=_FAILED, HopLost=_LOST, Tick=_TICK),
+    Phase.REVEALING: _row(PadIn=does("_pad", Phase.APPLYING), PadRefused=does("_pad_refused", *_ON), HopFailed=_FAILED),
+    Phase.APPLYING: _row(SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
+    Phase.RECORDING: _row(CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
+    Phase.FINISHED: _row(),
 }
 """What an event does in each phase. An attempt that is given up begins the next one, so there is no state for it."""
 
@@ -389,7 +472,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.round = 1
         self.attempt = 0
         self.tried_here = 0
+        self.log = RoundLog(federation)
         self.model = b""
+        self.server_state = b""
         self.manifest: Manifest | None = None
         self.hop_released: dict[str, int] = {}
         self.trouble: dict[str, str] = {}
@@ -402,20 +487,29 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self._headers: dict[bytes, Header] = {}
         self._cohort_digest = b""
         self._groups: tuple[Group, ...] = ()
-        self._tried: dict[int, int] = {}
+        self._silos: tuple[str, ...] = ()
+        self._ready: Ready | None = None
+        self._signatures: dict[str, bytes] = {}
+        self._pads: dict[str, Secret] = {}
+        self._countersigned: dict[str, bytes] = {}
+        self._tried: dict[int, dict[int, Tried]] = {}
+        self._sealed: list[Sealed] = []
         self._until = inf
 
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
         match fact:
             case Tried():
-                self._tried[fact.round] = max(fact.attempt, self._tried.get(fact.round, 0))
+                self._tried.setdefault(fact.round, {})[fact.attempt] = fact
                 if fact.round == self.round:
-                    self.attempt = self._tried[fact.round]
-            case Applied():
-                if fact.round >= self.round:
-                    self.round, self.attempt = fact.round + 1, self._tried.get(fact.round + 1, 0)
-                    self.model = fact.model
+                    self.attempt = max(self.attempt, fact.attempt)
+            case Sealed():
+                self._sealed.append(fact)
+            case Recorded():
+                self.log.append(fact.record)
+                if fact.record.round >= self.round:
+                    self.round = fact.record.round + 1
+                    self.attempt = max(self._tried.get(self.round, {}), default=0)
             case HopReleased():
                 self.hop_released[fact.hop] = max(fact.round, self.hop_released.get(fact.hop, 0))
 
@@ -438,41 +532,78 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return self.federation.plan.level is not Level.TRUSTED
 
     def _invited(self) -> tuple[str, ...]:
-        return self.federation.draw(self.round)
+        return self.federation.draw(self.log.applied + 1)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the newest record is stored by enough hops."""
+        if self.log.last is None:
+            return True
+        try:
+            check_countersigned(self.log.last, self.federation)
+        except PeerFault:
+            return False
+        return True
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The silos that some hop may have shown its pad for, on this model."""
+        return next((fact.silos for fact in self._sealed if fact.model == self.model), ())
+
+    @property
+    def unrevealed(self) -> tuple[str, ...]:
+        """The hops whose pads a release waits for."""
+        waits = self.state is Phase.REVEALING
+        return tuple(hop for hop in self._open_manifest.chain if hop not in self._pads) if waits else ()
 
     def _start(self, event: Start) -> list[Effect]:
-        if self.model not in (b"", event.model):
+        known = self.log.last
+        if known is not None and (known.model_after, known.state_after) != (event.model, event.state):
             raise LocalFault(
                 Reason.WRONG_MODEL,
-                f"the journal ends with model {self.model.hex()[:32]} and the one that was loaded is "
-                f"{event.model.hex()[:32]}: put the file of the former back",
+                f"the round log ends with model {known.model_after.hex()[:32]} and the one that was loaded is "
+                f"{event.model.hex()[:32]}, or the server's state beside it is another: put the former's files back",
             )
-        self.model, self._schema = event.model, event.schema
+        self.model, self.server_state, self._schema = event.model, event.state, event.schema
+        if known is None:
+            first = genesis(self.federation, event.model, event.state).signed(self.identity)
+            return self._record(first)
+        if not self.counts:
+            return self._ask_store(known)
+        # One that a later attempt came after was given up: a hop has destroyed its pad.
+        newest = (fact for fact in self._sealed if (fact.round, fact.attempt) == (self.round, self.attempt))
+        sealed, pending = next(newest, None), event.pending
+        if sealed is not None and pending is not None and pending.ready.digest == sealed.agreed:
+            return self._resume(pending, sealed)
         return self._begin(event.now)
+
+    def _resume(self, pending: Pending, sealed: Sealed) -> list[Effect]:
+        """Go on with a release that all had signed for."""
+        self.manifest, self._ready, self._silos = pending.manifest, pending.ready, sealed.silos
+        self.attempt, self.state = pending.manifest.attempt, Phase.REVEALING
+        return [AskPads(pending.ready, sealed.signatures)]
 
     def _begin(self, now: float) -> list[Effect]:
         self.manifest = None
         for secret in self._private.values():
             secret.wipe()
-        self._keys, self._private, self._opened, self._headers, self._cohort_digest, self._groups = (
-            {},
-            {},
-            set(),
-            {},
-            b"",
-            (),
-        )
+        for secret in self._pads.values():
+            secret.wipe()
+        self._keys, self._private, self._opened, self._headers = {}, {}, set(), {}
+        self._cohort_digest, self._groups, self._silos, self._ready = b"", (), (), None
+        self._signatures, self._pads, self._countersigned = {}, {}, {}
         if self.round > self.federation.policy.rounds:
             self.state = Phase.FINISHED
             return [Finish(self.round - 1)]
+        last = self.log.last
+        if last is not None and last.outcome is Outcome.APPLIED and last.model_before == last.model_after:
+            self.state = Phase.FINISHED  # the same model would be released again, for the same sum
+            return [Finish(self.round - 1, converged=True)]
         self.state = Phase.PREPARING
         self.attempt += 1
         self.tried_here += 1
         self._until = now + self.federation.policy.release_s
-        return [
-            Remember(Tried(self.round, self.attempt)),
-            AskKeys(self.round, self.attempt, self.chain, self._invited()),
-        ]
+        return [AskKeys(self.round, self.attempt, self.chain, self._invited(), self.log.head)]
 
     def _keys_in(self, event: KeysIn) -> list[Effect]:
         if event.hop not in self.chain:
@@ -485,17 +616,17 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if tuple(k.silo for k in event.keys) != invited or any(k.hop != event.hop for k in event.keys):
             raise PeerFault(Reason.WRONG_KEYS, f"{event.hop} did not make one key per silo", peer=event.hop)
         for key in event.keys:
-            check_round_key(key, self.federation, self.round, self.attempt)
+            check_round_key(key, self.federation, self.log.head, self.round, self.attempt)
         self._keys[event.hop] = event.keys
         self.trouble.pop(event.hop, None)
         effects: list[Effect] = []
         if event.last_released > self.hop_released.get(event.hop, 0):
             effects.append(Remember(HopReleased(event.hop, event.last_released)))
         if set(self._keys) == set(self.chain):
-            effects.append(self._propose())
+            effects += self._propose()
         return effects
 
-    def _propose(self) -> OpenAt:
+    def _propose(self) -> list[Effect]:
         policy, plan, invited = self.federation.policy, self.federation.plan, self._invited()
         names = ("",) if policy.group_size else invited
         self._private = {name: Secret.draw(self._rng) for name in (names if self._masked else ())}
@@ -505,9 +636,13 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         )
         manifest = Manifest(
             federation=self.federation.digest,
+            head=self.log.head,
+            applied=self.log.applied,
             round=self.round,
             attempt=self.attempt,
+            earlier=tuple(one.manifest for _, one in sorted(self._tried.get(self.round, {}).items())),
             model=self.model,
+            state=self.server_state,
             schema=self._schema,
             plan=plan,
             bounds=(policy.bound,) * len(self._schema.tensors),
@@ -515,15 +650,20 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             granularity=policy.granularity,
             chain=self.chain,
             hop_keys=tuple(key for hop in self.chain for key in self._keys[hop]),
-            aggregator_keys=tuple(key.signed(self.identity, self.federation.digest) for key in own),
+            aggregator_keys=tuple(key.signed(self.identity, self.federation.digest, self.log.head) for key in own),
             group_size=policy.group_size,
             invited=() if invited == self.federation.silo_names else invited,
             minimum_cohort=self.federation.minimum_cohort,
             chunk_parameters=policy.chunk_parameters,
             deadline_s=policy.deadline_s,
+            bound=self.bound,
         )
         self.manifest, self.state = manifest.signed(self.identity), Phase.OPENING
-        return OpenAt(self.manifest, self._private.get(""))
+        assert self.log.last is not None, "round 0 is on record before any round opens"
+        return [
+            Remember(Tried(self.round, self.attempt, self.manifest.digest, self.manifest.chain)),
+            OpenAt(self.manifest, self.log.last, self._private.get("")),
+        ]
 
     def _opened_at(self, event: OpenedAt) -> list[Effect]:
         manifest = self._open_manifest
@@ -581,21 +721,115 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if self._cohort_digest not in (b"", cohort.digest) or self._groups not in ((), groups):
             raise PeerFault(Reason.ALREADY_RELEASED, "the chain has named another cohort for this attempt")
         self._cohort_digest, self._groups, self.state = cohort.digest, groups, Phase.RELEASING
+        self._silos = cohort.silos
         return [Take(cohort)]
 
     def _sum_in(self, event: SumIn) -> list[Effect]:
         manifest = self._open_manifest
         if event.manifest != manifest.digest:
             return []
-        self.state = Phase.APPLYING
-        return [Apply(manifest)]
+        ready = Ready(manifest.digest, event.trails)
+        check_ready(ready, self._cohort_digest, manifest.chain, self.federation)
+        self._ready, self.state = ready, Phase.READY
+        self._until = event.now + self.federation.policy.release_s
+        return [AskReady(ready, manifest.chain)]
 
-    def _applied(self, event: SumApplied) -> list[Effect]:
+    @property
+    def _release(self) -> Ready:
+        assert self._ready is not None, "the table lets nothing come here before the padded sum is here"
+        return self._ready
+
+    def _agreed(self, event: AgreedIn) -> list[Effect]:
+        """Take a hop's signature. This node signs last: whoever has signed before may still have given up."""
+        manifest, ready = self._open_manifest, self._release
+        if event.manifest != manifest.digest or event.hop not in manifest.chain:
+            return []
+        verify(self.federation.member(event.hop).key, ready.digest, event.signature, event.hop)
+        self._signatures[event.hop] = event.signature
+        self.trouble.pop(event.hop, None)
+        if set(self._signatures) != set(manifest.chain):
+            return []
+        own = (self.identity.name, self.identity.sign(ready.digest))
+        signatures = (*((hop, self._signatures[hop]) for hop in manifest.chain), own)
+        self.state = Phase.REVEALING
+        sealed = Sealed(self.round, self.attempt, manifest.digest, self.model, ready.digest, self._silos, signatures)
+        return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures)]
+
+    def _pad(self, event: PadIn) -> list[Effect]:
+        manifest, ready = self._open_manifest, self._release
+        if event.manifest != manifest.digest or event.hop not in manifest.chain:
+            return []
+        if pad_digest(event.pad) != ready.trails[manifest.chain.index(event.hop)].pad:
+            raise PeerFault(Reason.WRONG_PAD, f"{event.hop} showed another pad than it committed to", peer=event.hop)
+        self._pads[event.hop] = event.pad
+        self.trouble.pop(event.hop, None)
+        if set(self._pads) != set(manifest.chain):
+            return []
+        self.state = Phase.APPLYING
+        return [Apply(manifest, ready, tuple((hop, self._pads[hop]) for hop in manifest.chain))]
+
+    def _pad_refused(self, event: PadRefused) -> list[Effect]:
+        """Try again for the same silos: others may have shown their pads, and release this model for nobody else."""
         if event.manifest != self._open_manifest.digest:
             return []
-        effects: list[Effect] = [Remember(Applied(self.round, event.model, event.cohort))]
-        effects += [Remember(HopReleased(hop, self.round)) for hop in self.chain]  # or no sum would be here
-        return effects + self._next(event.model, event.now)
+        self.trouble[event.hop] = event.why
+        return self._give_up(event.now)
+
+    def _applied(self, event: SumApplied) -> list[Effect]:
+        manifest, ready = self._open_manifest, self._release
+        if event.manifest != manifest.digest:
+            return []
+        hops: list[Effect] = [Remember(HopReleased(hop, self.round)) for hop in manifest.chain]  # or no sum were here
+        after = (event.model, event.state)
+        return hops + self._record(self._make_record(Outcome.APPLIED, ready.root, *after).signed(self.identity))
+
+    def _make_record(self, outcome: Outcome, root: bytes, model: bytes, state: bytes) -> Record:
+        sealed = {fact.manifest: fact for fact in self._sealed if fact.round == self.round}
+        attempts = []
+        for number, tried in sorted(self._tried.get(self.round, {}).items()):
+            fact = sealed.get(tried.manifest)
+            release = (fact.agreed, fact.silos, fact.signatures) if fact is not None else (b"", (), ())
+            attempts.append(Attempted(number, tried.manifest, tried.chain, *release))
+        return Record(
+            self.federation.digest,
+            self.round,
+            outcome,
+            tuple(attempts),
+            root,
+            self.model,
+            model,
+            self.server_state,
+            state,
+            self.log.head,
+        )
+
+    def _record(self, record: Record) -> list[Effect]:
+        """Write a round's record, and have hops store it."""
+        self.model, self.server_state = record.model_after, record.state_after
+        return [Remember(Recorded(record)), *self._ask_store(record)]
+
+    def _ask_store(self, record: Record) -> list[Effect]:
+        self.state, self._countersigned = Phase.RECORDING, {}
+        return [AskStore(record, self.federation.chain)]
+
+    def _countersigned_by(self, record: Record) -> Record:
+        names = [hop for hop in self.federation.chain if hop in self._countersigned]
+        return replace(record, countersignatures=tuple((hop, self._countersigned[hop]) for hop in names))
+
+    def _countersigned_in(self, event: CountersignedIn) -> list[Effect]:
+        record = self.log.last
+        assert record is not None, "a record is written before hops are asked to store it"
+        if event.record != record.digest or event.hop not in self.federation.chain:
+            return []
+        what = countersign_digest(record.digest, event.hop)
+        verify(self.federation.member(event.hop).key, what, event.signature, event.hop)
+        self._countersigned[event.hop] = event.signature
+        self.trouble.pop(event.hop, None)
+        if len(self._countersigned) < self.federation.chain_rule.minimum:
+            return []
+        record = self._countersigned_by(record)
+        self.tried_here = 0
+        return [Remember(Recorded(record)), Publish(record), *self._begin(event.now)]
 
     def _refused(self, event: SumRefused) -> list[Effect]:
         if event.manifest != self._open_manifest.digest:
@@ -604,11 +838,6 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         effects = self._give_up(event.now)
         self.trouble.pop(self.identity.name, None)
         return effects
-
-    def _next(self, model: bytes, now: float) -> list[Effect]:
-        self.model = model
-        self.round, self.attempt, self.tried_here = self.round + 1, self._tried.get(self.round + 1, 0), 0
-        return self._begin(now)
 
     def _tick(self, event: Tick) -> list[Effect]:
         return self._give_up(event.now) if event.now >= self._until else []
@@ -619,12 +848,14 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             silent = [hop for hop in self.chain if hop not in self._keys]
         elif self.state is Phase.OPENING:  # from the last hop to the first: one is asked at a time
             silent = [hop for hop in self.chain if hop not in self._opened][-1:]
+        elif self.state is Phase.READY:
+            silent = [hop for hop in self.chain if hop not in self._signatures]
         for hop in silent:
             self.trouble.setdefault(hop, f"no answer while {self.state}")
         why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.state}"
-        abandoned = self.tried_here >= self.federation.policy.attempts
+        abandoned = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
         if abandoned:
-            effects.append(Remember(Applied(self.round, self.model, 0, abandoned=True)))
-            return effects + self._next(self.model, now)
+            after = (self.model, self.server_state)
+            return effects + self._record(self._make_record(Outcome.ABANDONED, b"", *after).signed(self.identity))
         return effects + self._begin(now)

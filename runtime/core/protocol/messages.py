@@ -30,14 +30,14 @@ class RoundKey:
     last_released: int
     signature: bytes = b""
 
-    def digest(self, federation: bytes) -> bytes:
-        """What its owner signs."""
+    def digest(self, federation: bytes, head: bytes) -> bytes:
+        """What its owner signs: the key serves one history of one federation."""
         parts = (self.hop, self.silo, self.round, self.attempt, self.public_key, self.last_released)
-        return digest("round-key", federation, *parts)
+        return digest("round-key", federation, head, *parts)
 
-    def signed(self, identity: Identity, federation: bytes) -> "RoundKey":
+    def signed(self, identity: Identity, federation: bytes, head: bytes) -> "RoundKey":
         """Sign it."""
-        return replace(self, signature=identity.sign(self.digest(federation)))
+        return replace(self, signature=identity.sign(self.digest(federation, head)))
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,16 @@ class Fence:
     hop: str
     round: int
     attempt: int
+    manifest: bytes
     signature: bytes = b""
 
     def digest(self, federation: bytes) -> bytes:
-        """What the hop signs."""
-        return digest("fence", federation, self.hop, self.round, self.attempt)
+        """What the hop signs. The manifest's digest covers the chain."""
+        return digest("fence", federation, self.hop, self.round, self.attempt, self.manifest)
+
+    def signed(self, identity: Identity, federation: bytes) -> "Fence":
+        """Sign it."""
+        return replace(self, signature=identity.sign(self.digest(federation)))
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,17 @@ class Manifest:
     """Everything that one attempt at a round is about."""
 
     federation: bytes
+    head: bytes
+    """The newest record of the round log: the history that this attempt goes on from."""
+    applied: int
+    """Rounds of that history that were applied: the draw of silos depends on it, and not on the round's number."""
     round: int
     attempt: int
+    earlier: tuple[bytes, ...]
+    """Digests of the manifests of all earlier attempts at this round."""
     model: bytes
+    state: bytes
+    """Digest of the state of the server's optimiser."""
     schema: Schema
     plan: Plan
     bounds: tuple[float, ...]
@@ -75,6 +88,8 @@ class Manifest:
     minimum_cohort: int
     chunk_parameters: int
     deadline_s: int
+    bound: tuple[str, ...] = ()
+    """The silos whose sum on this model some hop has revealed its pad for: no others can be released. Empty: free."""
     fences: tuple[Fence, ...] = ()
     signature: bytes = field(default=b"", compare=False)
 
@@ -85,16 +100,21 @@ class Manifest:
         for group in (self.hop_keys, self.aggregator_keys):
             keys.append(len(group))
             for key in group:
-                keys += [key.digest(self.federation), key.signature]
+                keys += [key.digest(self.federation, self.head), key.signature]
         fences: list[bytes | int] = [len(self.fences)]
         for fence in self.fences:
             fences += [fence.digest(self.federation), fence.signature]
         return digest(
             "manifest",
             self.federation,
+            self.head,
+            self.applied,
             self.round,
             self.attempt,
+            len(self.earlier),
+            *self.earlier,
             self.model,
+            self.state,
             self.schema.digest,
             self.plan.digest,
             len(self.bounds),
@@ -110,6 +130,8 @@ class Manifest:
             self.minimum_cohort,
             self.chunk_parameters,
             self.deadline_s,
+            len(self.bound),
+            *self.bound,
             *fences,
         )
 
@@ -262,6 +284,11 @@ class Grouping:
         return digest("grouping", cohort, len(self.groups), *self.groups)
 
     @property
+    def seal(self) -> bytes:
+        """What the aggregator is told of it: nothing that it could find the groups by, even if there are few."""
+        return digest("grouping-seal", self.signature)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """How many silos each group has."""
         return tuple(self.groups.count(g) for g in range(max(self.groups, default=-1) + 1))
@@ -288,11 +315,6 @@ def body_root(chunks: list[bytes]) -> bytes:
 def trailer_digest(header: bytes, root: bytes) -> bytes:
     """What a silo signs at the end of its body."""
     return digest("trailer", header, root)
-
-
-def release_digest(hop: str, cohort: bytes, root: bytes) -> bytes:
-    """What a hop signs at the end of its output."""
-    return digest("release", hop, cohort, root)
 
 
 def delivery_digest(name: str, manifest: bytes, root: bytes) -> bytes:

@@ -80,6 +80,7 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
         )
     _check_chain(manifest, federation)
     _check_invited(manifest, federation)
+    _check_bound(manifest, federation)
     _check_keys(manifest, federation)
     _check_fences(manifest, federation)
 
@@ -133,8 +134,21 @@ def _check_invited(manifest: Manifest, federation: Federation) -> None:
             found=len(names),
             expected=manifest.minimum_cohort,
         )
-    if names != federation.draw(manifest.round):
+    if names != federation.draw(manifest.applied + 1):
         raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
+
+
+def _check_bound(manifest: Manifest, federation: Federation) -> None:
+    """Check whom a model is said to be bound to: a cohort that could have been one."""
+    names = manifest.bound
+    if list(names) != sorted(set(names)) or not set(names) <= set(invited(manifest, federation)):
+        raise PeerFault(Reason.MALFORMED, "the silos that the model is bound to are no cohort of this round")
+    if names and len(names) < manifest.minimum_cohort:
+        raise PeerFault(Reason.COHORT_TOO_SMALL, f"the model is said to be bound to {len(names)} silos")
+    if len(manifest.earlier) >= manifest.attempt:
+        raise PeerFault(
+            Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} cannot come after {len(manifest.earlier)} others"
+        )
 
 
 def _check_keys(manifest: Manifest, federation: Federation) -> None:
@@ -147,7 +161,7 @@ def _check_keys(manifest: Manifest, federation: Federation) -> None:
         if [(k.hop, k.silo) for k in keys] != wanted:
             raise PeerFault(Reason.WRONG_KEYS, "round keys are missing, spare or misplaced")
         for key in keys:
-            check_round_key(key, federation, manifest.round, manifest.attempt)
+            check_round_key(key, federation, manifest.head, manifest.round, manifest.attempt)
 
 
 def _check_fences(manifest: Manifest, federation: Federation) -> None:
@@ -163,10 +177,14 @@ def _check_fences(manifest: Manifest, federation: Federation) -> None:
             raise PeerFault(
                 Reason.WRONG_ATTEMPT, f"a fence of {fence.hop} is for attempt {fence.attempt}", peer=fence.hop
             )
+        if fence.manifest not in manifest.earlier:
+            raise PeerFault(
+                Reason.WRONG_MANIFEST, f"a fence of {fence.hop} is for an attempt that is not listed", peer=fence.hop
+            )
         verify(hop.key, fence.digest(federation.digest), fence.signature, fence.hop)
 
 
-def check_round_key(key: RoundKey, federation: Federation, round_: int, attempt: int) -> None:
+def check_round_key(key: RoundKey, federation: Federation, head: bytes, round_: int, attempt: int) -> None:
     """Check one round key's length, order, round, attempt and signature."""
     if len(key.public_key) != KEY_BYTES:
         raise PeerFault(Reason.WRONG_LENGTH, f"a round key has {KEY_BYTES} bytes", found=len(key.public_key))
@@ -178,7 +196,7 @@ def check_round_key(key: RoundKey, federation: Federation, round_: int, attempt:
         raise PeerFault(
             Reason.WRONG_ATTEMPT, f"a key of {key.hop} is for attempt {key.attempt}, not {attempt}", peer=key.hop
         )
-    verify(federation.member(key.hop).key, key.digest(federation.digest), key.signature, key.hop)
+    verify(federation.member(key.hop).key, key.digest(federation.digest, head), key.signature, key.hop)
 
 
 def check_header(header: Header, manifest: Manifest, federation: Federation) -> None:

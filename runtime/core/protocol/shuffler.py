@@ -3,8 +3,9 @@
 ``step`` takes one event and returns effects, in the order in which they are to be carried out; a `Remember` is durable
 before the next effect begins. The machine holds no vectors, and opens no sockets: runtime/nodes/shuffler.py does.
 
-The invariant: for each round a shuffler releases for at most one cohort. The release is remembered before the first
-byte leaves, so a restart knows of it, and a later attempt at that round can only be of the same silos and model.
+The invariant: for each model a shuffler releases for at most one cohort. What it passes on lies under a pad of its own.
+It shows the pad once everybody has signed for the same cohort, and remembers first, for ever, for which silos it
+releases this model. An attempt that ends before that has released nothing: its pad is destroyed, and the model is free.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,23 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     trailer_digest,
 )
+from silomix.runtime.core.protocol.release import (
+    Ready,
+    Signatures,
+    Trail,
+    check_agreed,
+    check_ready,
+    pad_digest,
+)
+from silomix.runtime.core.protocol.roundlog import (
+    MOST_ATTEMPTS,
+    Fork,
+    Outcome,
+    Record,
+    RoundLog,
+    check_countersigned,
+    countersign_digest,
+)
 from silomix.runtime.core.protocol.rules import (
     check_cohort,
     check_evidence,
@@ -49,14 +67,76 @@ MOST_HEADERS = 16
 
 
 @dataclass(frozen=True)
-class Released:
-    """The durable fact that a round's sum was released: over whom, on which model."""
+class Padded:
+    """The durable fact of the one cohort that an attempt is for, and the pad on what this hop passes on of it."""
 
     round: int
+    attempt: int
+    manifest: bytes
+    model: bytes
+    chain: tuple[str, ...]
+    cohort: bytes
+    silos: tuple[str, ...]
+    groups: tuple[int, ...]
+    """The group of each silo, where sums leave by group."""
+    grouping: bytes
+    """The seal of the grouping."""
+    pad: Secret = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PadGone:
+    """The durable fact that an attempt's pad is destroyed: what it lies on is never read."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The durable fact that no attempt before this one is signed for any more: a fence round all of them."""
+
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The durable fact that this hop signed for a release, once for the attempt."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+    agreed: bytes
+
+
+@dataclass(frozen=True)
+class Released:
+    """The durable fact that a pad was shown: for whose sum, on which model. It is kept for ever."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+    agreed: bytes
     silos: tuple[str, ...]
     model: bytes
     groups: tuple[int, ...] = ()
-    """The group of each silo, where sums leave by group."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The durable fact that a record is in this hop's round log: it countersigns no other of that round."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The durable fact that the aggregator signed two records of one round: evidence for everybody."""
+
+    known: Record
+    other: Record
 
 
 @dataclass(frozen=True)
@@ -84,7 +164,7 @@ class Accused:
     evidence: Evidence
 
 
-Fact = Released | KeysMade | KeysGone | Accused
+Fact = Padded | PadGone | Closed | Signed | Released | Stored | Forked | KeysMade | KeysGone | Accused
 
 
 # Events
@@ -99,14 +179,16 @@ class Prepare:
     attempt: int
     silos: tuple[str, ...]
     known_released: int
+    head: bytes
     now: float
 
 
 @dataclass(frozen=True)
 class Open:
-    """The aggregator opens an attempt."""
+    """The aggregator opens an attempt, and shows that the round before it is on record."""
 
     manifest: Manifest
+    head: Record
     now: float
 
 
@@ -181,6 +263,36 @@ class Delivered:
 
 
 @dataclass(frozen=True)
+class ReadyIn:
+    """The aggregator has the whole padded sum, and the trails of all hops: this one is to sign for the release."""
+
+    manifest: bytes
+    trails: tuple[Trail, ...]
+
+
+@dataclass(frozen=True)
+class RevealIn:
+    """Everybody has signed for the release: this hop is to show its pad."""
+
+    manifest: bytes
+    signatures: Signatures
+
+
+@dataclass(frozen=True)
+class RecordIn:
+    """A round is over, and this is its record."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class ForkSeen:
+    """Two records of one round were found, both signed by the aggregator."""
+
+    fork: Fork
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -199,6 +311,10 @@ Event = (
     | EvidenceIn
     | SendRefused
     | Delivered
+    | ReadyIn
+    | RevealIn
+    | RecordIn
+    | ForkSeen
     | Tick
 )
 
@@ -259,10 +375,37 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Release:
-    """Take the masks of this cohort off the sum, and of nobody else, and send it on; by group, if there are groups."""
+    """Take the masks of this cohort off the sum, and of nobody else, put the pad on, and send it on.
+
+    By group, if there are groups. At hop 1, `roots` are those of the bodies, in the order of the cohort.
+    """
 
     cohort: Cohort
-    grouping: Grouping | None = None
+    grouping: Grouping | None
+    pad: Secret = field(repr=False)
+    roots: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Agree:
+    """Answer with the signature under the release."""
+
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """Answer with the pad."""
+
+    pad: Secret = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Countersign:
+    """Answer with the signature for having stored a record."""
+
+    record: Record
+    signature: bytes
 
 
 @dataclass(frozen=True)
@@ -277,7 +420,22 @@ class Forget:
     """The attempt is over: leave nothing of it in memory or on the disk."""
 
 
-Effect = Remember[Fact] | Keys | Begin | Pass | Drop | Accuse | Count | Acknowledge | Release | Abort | Forget
+Effect = (
+    Remember[Fact]
+    | Keys
+    | Begin
+    | Pass
+    | Drop
+    | Accuse
+    | Count
+    | Acknowledge
+    | Release
+    | Agree
+    | Reveal
+    | Countersign
+    | Abort
+    | Forget
+)
 
 
 class State(StrEnum):
@@ -288,9 +446,9 @@ class State(StrEnum):
     OPEN = "open"
     """Headers come, and at hop 1 bodies."""
     RELEASING = "releasing"
-    """The cohort is closed and remembered; the sum is on its way."""
+    """The cohort is closed and remembered; the padded sum is on its way."""
     DONE = "done"
-    """The sum has come through to the aggregator."""
+    """The padded sum has come through to the aggregator: only the pad is left to show."""
     GIVEN_UP = "given up"
     """Nothing is released in this attempt any more."""
 
@@ -300,6 +458,13 @@ _OVER = refuses(Reason.COHORT_CLOSED, "this attempt was given up")
 _PREPARE = does("_prepare")
 _OPEN = does("_open", State.OPEN, State.GIVEN_UP)
 _CLOSING = (State.RELEASING, State.GIVEN_UP)
+_ALWAYS = {
+    ReadyIn: does("_ready"),
+    RevealIn: does("_reveal"),
+    RecordIn: does("_record", State.DONE),
+    ForkSeen: does("_fork"),
+}
+"""What is answered from the journal alone, whatever is in memory: so a restart does not matter."""
 TABLE: Table = {
     State.IDLE: {
         Prepare: _PREPARE,
@@ -313,6 +478,7 @@ TABLE: Table = {
         EvidenceIn: _NONE,
         SendRefused: IGNORES,
         Delivered: IGNORES,
+        **_ALWAYS,
         Tick: does("_expire"),
     },
     State.OPEN: {
@@ -327,6 +493,7 @@ TABLE: Table = {
         EvidenceIn: does("_evidence", *_CLOSING),
         SendRefused: does("_send_refused", State.GIVEN_UP),
         Delivered: IGNORES,
+        **_ALWAYS,
         Tick: does("_tick", *_CLOSING, State.IDLE),
     },
     State.RELEASING: {
@@ -341,6 +508,7 @@ TABLE: Table = {
         EvidenceIn: does("_evidence", State.GIVEN_UP),
         SendRefused: does("_send_refused", State.GIVEN_UP),
         Delivered: does("_delivered", State.DONE),
+        **_ALWAYS,
         Tick: does("_expire", State.IDLE),
     },
     State.DONE: {
@@ -355,6 +523,7 @@ TABLE: Table = {
         EvidenceIn: IGNORES,
         SendRefused: IGNORES,
         Delivered: IGNORES,
+        **_ALWAYS,
         Tick: does("_expire"),
     },
     State.GIVEN_UP: {
@@ -369,6 +538,7 @@ TABLE: Table = {
         EvidenceIn: does("_evidence"),
         SendRefused: IGNORES,
         Delivered: IGNORES,
+        **_ALWAYS,
         Tick: does("_expire", State.IDLE),
     },
 }
@@ -382,7 +552,7 @@ class _Attempt:
     headers: dict[bytes, Header] = field(default_factory=dict)
     counting: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)  # silo -> header digest, receipt
     counted: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)
-    cohort: bytes = b""  # digest of the one that was released
+    cohort: bytes = b""  # digest of the one that it is for, once it is closed
 
 
 def _conflict(silo: str) -> PeerFault:
@@ -421,8 +591,19 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.state = State.IDLE
         self.keys: dict[tuple[int, int], dict[str, Secret]] = {}
         """By round and attempt, then by silo."""
-        self.released: dict[int, Released] = {}
+        self.log = RoundLog(federation)
+        self.counts = False
+        """Whether the log's newest record is known to count."""
+        self.padded: dict[bytes, Padded] = {}
+        """By manifest: attempts whose pad is still here."""
+        self.signed: dict[bytes, bytes] = {}
+        """By manifest: the release that this hop signed for."""
+        self.closed = (0, 0)
+        """The round and attempt before which nothing is signed any more."""
+        self.released: dict[bytes, list[Released]] = {}
+        """By model."""
         self.last_released = 0
+        self.forks: dict[int, Forked] = {}
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
@@ -433,9 +614,23 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
         match fact:
+            case Padded():
+                self.padded[fact.manifest] = fact
+            case PadGone():
+                gone = self.padded.pop(fact.manifest, None)
+                if gone is not None:
+                    gone.pad.wipe()
+            case Closed():
+                self.closed = max(self.closed, (fact.round, fact.attempt))
+            case Signed():
+                self.signed[fact.manifest] = fact.agreed
             case Released():
-                self.released[fact.round] = fact
+                self.released.setdefault(fact.model, []).append(fact)
                 self.last_released = max(self.last_released, fact.round)
+            case Stored():
+                self._take_record(fact.record)
+            case Forked():
+                self.forks[fact.known.round] = fact
             case KeysMade():
                 self.keys[fact.round, fact.attempt] = dict(fact.keys)
             case KeysGone():
@@ -459,6 +654,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _held(self) -> set[int]:
         """The rounds of which there is something to forget."""
         rounds = {round_ for round_, _ in self.keys}
+        rounds |= {p.round for p in self.padded.values() if p.manifest not in self.signed}
         if self.attempt is not None and self.state in (State.OPEN, State.RELEASING, State.GIVEN_UP):
             rounds.add(self.attempt.manifest.round)
         return rounds
@@ -499,43 +695,64 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if self.attempt is not None:
             newest = (self.attempt.manifest.round, self.attempt.manifest.attempt)
         asked = (event.round, event.attempt)
-        if event.round < max(newest[0], self.last_released):
+        if event.round < max(newest[0], self.log.round):
             raise PeerFault(Reason.WRONG_ROUND, f"round {event.round} is over", found=event.round)
-        if asked < max(newest, *self.keys, newest):
+        if asked < max(newest, *self.keys, self.closed):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
         check_round(event.round, self.federation)
-        if event.silos != self.federation.draw(event.round):
+        if event.attempt > MOST_ATTEMPTS:  # each leaves a fact behind
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"no round has more than {MOST_ATTEMPTS} attempts")
+        if (event.round, event.head) != (self.log.round, self.log.head):
+            raise self._unlinked(event.round)
+        if event.silos != self.federation.draw(self.log.applied + 1):
             raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
-        effects: list[Effect] = []
+        effects = self._close_before(*asked)
         made = self.keys.get(asked)
         if made is None and self.federation.plan.level is not Level.TRUSTED:
             if asked == newest and self.attempt is not None:  # deleted, since its sum has come through
                 raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
             made = {silo: Secret.draw(self._rng) for silo in event.silos}
             # Those that were never opened go: nobody makes a hop pile up keys.
-            effects = [Remember(KeysGone(*number)) for number in self.keys if number != newest]
+            effects += [Remember(KeysGone(*number)) for number in self.keys if number != newest]
             effects.append(Remember(KeysMade(event.round, event.attempt, tuple(made.items()))))
         self._begins(event.round, event.now)
         keys = [
             RoundKey(
                 self.identity.name, silo, event.round, event.attempt, public_key(private), self.last_released
-            ).signed(self.identity, self.federation.digest)
+            ).signed(self.identity, self.federation.digest, event.head)
             for silo, private in (made or {}).items()
         ]
         return [*effects, Keys(tuple(keys), self.last_released)]
+
+    def _close_before(self, round_: int, attempt: int) -> list[Effect]:
+        """Fence all earlier attempts: what was not released in one of them never will be."""
+        if attempt == 1:  # earlier rounds are closed by their records
+            return []
+        gone = [p for p in self.padded.values() if (p.round, p.attempt) < (round_, attempt) and not self._shown(p)]
+        closed: list[Effect] = [] if self.closed >= (round_, attempt) else [Remember(Closed(round_, attempt))]
+        return closed + [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
+
+    def _shown(self, padded: Padded) -> bool:
+        return any(fact.manifest == padded.manifest for fact in self.released.get(padded.model, ()))
+
+    def _unlinked(self, round_: int) -> PeerFault:
+        return PeerFault(
+            Reason.WRONG_HEAD,
+            f"round {round_} does not go on from the round log here, which ends with round {self.log.round - 1}",
+            found=round_,
+            expected=self.log.round,
+        )
 
     def _open(self, event: Open) -> list[Effect]:
         manifest = event.manifest
         check_manifest(manifest, self.federation)
         if self.identity.name not in manifest.chain:
             raise PeerFault(Reason.WRONG_CHAIN, f"{self.identity.name} is not in this chain")
-        if manifest.round < self.last_released:
+        if manifest.round < self.log.round:
             raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over", found=manifest.round)
-        before = self.released.get(manifest.round)
-        if before is not None and before.model != manifest.model:
-            raise PeerFault(
-                Reason.ALREADY_RELEASED, f"round {manifest.round} was released on another model", round=manifest.round
-            )
+        self.log.check_link(manifest)
+        counted = self._check_counts(event.head)
+        before = self._bound_to(manifest)
         if self.attempt is not None:
             old = self.attempt.manifest
             if old.digest == manifest.digest:
@@ -546,6 +763,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     f"attempt {manifest.attempt} of round {manifest.round} is not newer than "
                     f"attempt {old.attempt} of round {old.round}",
                 )
+        if (manifest.round, manifest.attempt) < self.closed:
+            raise PeerFault(Reason.FENCED, f"attempt {manifest.attempt} of round {manifest.round} is fenced here")
         own = self.keys.get((manifest.round, manifest.attempt), {})
         for key in manifest.hop_keys:
             if key.hop == self.identity.name:
@@ -554,17 +773,37 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     raise PeerFault(Reason.WRONG_KEYS, f"the key for {key.silo} is not one that this hop made")
                 if key.last_released > self.last_released:
                     raise _behind(key.last_released, self.last_released)
-        effects: list[Effect] = [
-            Remember(KeysGone(*number)) for number in self.keys if number != (manifest.round, manifest.attempt)
-        ]
+        effects = [*counted, *self._close_before(manifest.round, manifest.attempt)]
+        effects += [Remember(KeysGone(*number)) for number in self.keys if number != (manifest.round, manifest.attempt)]
         self._begins(manifest.round, event.now)
-        self.attempt, self.state = _Attempt(manifest, event.now), State.OPEN
+        padded = self.padded.get(manifest.digest)  # before a restart
+        cohort = b"" if padded is None else padded.cohort
+        self.attempt, self.state = _Attempt(manifest, event.now, cohort=cohort), State.OPEN
         effects.append(Begin(manifest))
-        absent = [s for s in before.silos if self._sits_out(s)] if before is not None else []
+        absent = [s for s in before if self._sits_out(s)]
         if absent and self._first(manifest):
-            why = f"round {manifest.round} was released for a cohort with {', '.join(absent)}, who sit out"
+            why = f"this model was released for a cohort with {', '.join(absent)}, who sit out"
             effects += self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
         return effects
+
+    def _check_counts(self, head: Record) -> list[Effect]:
+        """Check that the round log's head is stored by enough hops, and keep the proof."""
+        if self.counts:
+            return []
+        if head.digest != self.log.head:
+            raise self._unlinked(head.round + 1)
+        check_countersigned(head, self.federation)
+        return [Remember(Stored(head))]
+
+    def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
+        """The silos that a model can still be released for, or nobody if it is free."""
+        facts = self.released.get(manifest.model, ())
+        silos = facts[0].silos if facts else manifest.bound
+        if manifest.bound not in ((), silos):
+            raise PeerFault(
+                Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
+            )
+        return silos
 
     # Headers
 
@@ -627,12 +866,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             )
 
     def _check_cohort_has(self, silo: str) -> None:
-        """Keep a silo out of the sum of a round that was released without it."""
-        before = self.released.get(self._now_open.manifest.round)
-        if before is not None and silo not in before.silos:
+        """Keep a silo out of the sum on a model that was released without it."""
+        before = self._bound_to(self._now_open.manifest)
+        if before and silo not in before:
             raise PeerFault(
                 Reason.ALREADY_RELEASED,
-                f"round {before.round} was released for a cohort without {silo}, and is for no other",
+                f"this model was released for a cohort without {silo}, and is for no other",
                 peer=silo,
             )
 
@@ -670,7 +909,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             return effects
         in_sum = silo in attempt.counted or silo in attempt.counting
         if self.state is State.RELEASING:
-            in_sum = silo in self.released[attempt.manifest.round].silos
+            in_sum = silo in self.padded[attempt.manifest.digest].silos
         effects.append(self._drop(silo))
         if in_sum:
             why = f"{silo} is in the sum, and a hop cannot take its mask off"
@@ -741,9 +980,9 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _complete(self, attempt: _Attempt, without: str = "") -> bool:
         """Whether the cohort can close before its deadline: all are in, or a quorum is."""
-        before = self.released.get(attempt.manifest.round)
-        if before is not None:
-            return set(before.silos) <= set(attempt.counted)
+        before = self._bound_to(attempt.manifest)
+        if before:
+            return set(before) <= set(attempt.counted)
         names = [s for s in invited(attempt.manifest, self.federation) if not self._sits_out(s) and s != without]
         quorum = max(attempt.manifest.minimum_cohort, ceil(round(len(names) * self.federation.policy.quorum, 6)))
         return len(attempt.counted) >= max(attempt.manifest.minimum_cohort, min(quorum, len(names)))
@@ -751,18 +990,22 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _close(self) -> list[Effect]:
         attempt = self._now_open
         manifest = attempt.manifest
-        before = self.released.get(manifest.round)
-        silos = sorted(attempt.counted if before is None else before.silos)
+        before = self._bound_to(manifest)
+        silos = sorted(before or attempt.counted)
         missing = [s for s in silos if s not in attempt.counted]
         if missing:
-            why = f"round {manifest.round} was released for a cohort with {', '.join(missing)}, who are not here"
+            why = f"this model was released for a cohort with {', '.join(missing)}, who are not here"
             return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
         cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
         cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
         grouping = None
         if manifest.group_size:
-            groups = before.groups if before is not None else deal(len(silos), manifest.group_size, self._rng)
+            facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
+            groups = facts[0].groups if facts else deal(len(silos), manifest.group_size, self._rng)
             grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
+        if attempt.cohort not in (b"", cohort.digest):
+            why = "this attempt closed for another cohort before a restart, and is for no second one"
+            return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
         try:
             self._check(cohort, grouping)
         except PeerFault as fault:
@@ -774,9 +1017,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _check(self, cohort: Cohort, grouping: Grouping | None) -> None:
         attempt = self._now_open
         check_cohort(cohort, attempt.manifest, self.federation, attempt.headers)
-        last = max((r for r in self.released if r < attempt.manifest.round), default=0)
-        if last:
-            check_step(cohort.silos, self.released[last].silos, self.federation)
+        if self.log.applied:
+            check_step(cohort.silos, self.log.cohort, self.federation)
         if (grouping is not None) is not bool(attempt.manifest.group_size):
             raise PeerFault(Reason.WRONG_SEQUENCE, "a grouping is missing, or spare")
         if grouping is not None:
@@ -788,29 +1030,154 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if self._first(manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
         self._check(event.cohort, event.grouping)
-        before = self.released.get(manifest.round)
         groups = () if event.grouping is None else event.grouping.groups
-        other = attempt.cohort not in (b"", event.cohort.digest)
-        if other or (before is not None and (before.silos, before.groups) != (event.cohort.silos, groups)):
+        padded = self.padded.get(manifest.digest)
+        other = attempt.cohort not in (b"", event.cohort.digest) or (padded is not None and padded.groups != groups)
+        if other or not self._free_for(manifest, event.cohort.silos, groups):
             raise PeerFault(
                 Reason.ALREADY_RELEASED,
-                f"round {manifest.round} was released for another cohort, and is for no second one, ever",
+                "this model was released, or this attempt closed, for another cohort, and is for no second one, ever",
                 round=manifest.round,
             )
-        if attempt.cohort:
+        if self.state is State.RELEASING:
             return []  # a broken stream begins anew
         return self._release(event.cohort, event.grouping)
 
+    def _free_for(self, manifest: Manifest, silos: tuple[str, ...], groups: tuple[int, ...]) -> bool:
+        """Whether a model can be released for these silos in these groups: it was for nobody, or for just them."""
+        bound = self._bound_to(manifest)
+        return bound in ((), silos) and all(f.groups == groups for f in self.released.get(manifest.model, ()))
+
     def _release(self, cohort: Cohort, grouping: Grouping | None) -> list[Effect]:
+        """Pass the sum on under a pad. Cohort, grouping and pad are one fact, before the first byte leaves."""
         attempt = self._now_open
         manifest = attempt.manifest
         attempt.cohort, self.state = cohort.digest, State.RELEASING
-        groups = () if grouping is None else grouping.groups
-        # The keys stay until the sum has come through: what does not is asked for again in a later attempt.
-        return [
-            Remember(Released(manifest.round, cohort.silos, manifest.model, groups)),
-            Release(cohort, grouping),
-        ]
+        roots = tuple(attempt.counted[s][1].root for s in cohort.silos) if self._first(manifest) else ()
+        padded = self.padded.get(manifest.digest)
+        if padded is not None:  # a restart goes on with what was remembered
+            return [Release(cohort, grouping, padded.pad, roots)]
+        padded = Padded(
+            manifest.round,
+            manifest.attempt,
+            manifest.digest,
+            manifest.model,
+            manifest.chain,
+            cohort.digest,
+            cohort.silos,
+            () if grouping is None else grouping.groups,
+            b"" if grouping is None else grouping.seal,
+            Secret.draw(self._rng),
+        )
+        return [Remember(padded), Release(cohort, grouping, padded.pad, roots)]
+
+    # Ready, and showing the pad
+
+    def _padded(self, manifest: bytes) -> Padded:
+        padded = self.padded.get(manifest)
+        if padded is None:
+            raise PeerFault(Reason.FENCED, "this hop holds no pad of that attempt: it is fenced, or never passed here")
+        return padded
+
+    def _ready(self, event: ReadyIn) -> list[Effect]:
+        """Sign for a release, once for an attempt, when every hop has passed the same cohort's sum on."""
+        padded = self._padded(event.manifest)
+        ready = Ready(event.manifest, event.trails)
+        check_ready(ready, padded.cohort, padded.chain, self.federation)
+        own = ready.trails[padded.chain.index(self.identity.name)]
+        if own.pad != pad_digest(padded.pad) or own.grouping != padded.grouping:
+            raise PeerFault(Reason.WRONG_PAD, "the trail that is said to be this hop's has another pad or grouping")
+        signed = self.signed.get(event.manifest)
+        if signed not in (None, ready.digest):
+            raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
+        fact = Signed(padded.round, padded.attempt, event.manifest, ready.digest)
+        remember: list[Effect] = [] if signed else [Remember(fact)]
+        return [*remember, Agree(self.identity.sign(ready.digest))]
+
+    def _reveal(self, event: RevealIn) -> list[Effect]:
+        """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""
+        padded = self._padded(event.manifest)
+        agreed = self.signed.get(event.manifest)
+        if agreed is None:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has not signed for that release")
+        check_agreed(agreed, event.signatures, padded.chain, self.federation)
+        facts = self.released.get(padded.model, ())
+        if any((f.silos, f.groups) != (padded.silos, padded.groups) for f in facts):
+            raise PeerFault(
+                Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
+            )
+        fact = Released(padded.round, padded.attempt, event.manifest, agreed, padded.silos, padded.model, padded.groups)
+        remember: list[Effect] = [] if fact in facts else [Remember(fact)]
+        return [*remember, Reveal(Secret(bytes(bytearray(padded.pad.value))))]
+
+    # The round log
+
+    def _record(self, event: RecordIn) -> list[Effect]:
+        """Store a round's record, and countersign it: one for each round."""
+        record = event.record
+        if record.digest == self.log.head:
+            return [self._countersign(record)]
+        replaced = self.log.last if self._replaces(record) else None
+        if replaced is not None:
+            RoundLog(self.federation, self.log.records[:-1]).check_next(record)
+        else:
+            self.log.check_next(record)
+        self._check_own(record)
+        gone = [p for p in self.padded.values() if p.round <= record.round]
+        keys = [number for number in self.keys if number[0] <= record.round]
+        effects: list[Effect] = [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in gone]
+        effects += [Remember(KeysGone(*number)) for number in keys]
+        if replaced is not None:  # both are signed: it told two stories, whichever of them counts
+            effects += self._fork(ForkSeen(Fork(replaced, record)))
+        effects.append(Remember(Stored(record)))  # last: a hop that is killed before is asked again, and forgets all
+        if self.attempt is not None and self.attempt.manifest.round == record.round:
+            self.state = State.DONE
+            effects.append(Forget())
+        return effects if replaced is not None else [*effects, self._countersign(record)]
+
+    def _replaces(self, record: Record) -> bool:
+        """Whether the newest record here did not come to count, and this one of the same round did."""
+        return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
+
+    def _countersign(self, record: Record) -> Countersign:
+        return Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))
+
+    def _take_record(self, record: Record) -> None:
+        if record.round == self.log.round - 1:
+            self.log.records.pop()
+        self.log.append(record)
+        self.counts = self._is_counted(record)
+
+    def _is_counted(self, record: Record) -> bool:
+        try:
+            check_countersigned(record, self.federation)
+        except PeerFault:
+            return False
+        return True
+
+    def _check_own(self, record: Record) -> None:
+        """Refuse a record that contradicts what this hop has written down itself."""
+        told = {one.agreed for one in record.attempts if one.agreed}
+        facts = [f for each in self.released.values() for f in each]
+        for fact in facts:
+            if fact.round == record.round and fact.agreed not in told:
+                raise PeerFault(
+                    Reason.WRONG_HEAD, f"the record of round {record.round} leaves out what this hop released in it"
+                )
+        last = record.attempts[-1] if record.attempts else None
+        if record.outcome is not Outcome.APPLIED or last is None or self.identity.name not in last.chain:
+            return
+        if not any((f.manifest, f.agreed, f.silos) == (last.manifest, last.agreed, last.silos) for f in facts):
+            raise PeerFault(
+                Reason.WRONG_ROUND,
+                f"round {record.round} was applied with this hop's pad, and its journal knows nothing of it: it was "
+                "restored from an old copy and does not serve, or the aggregator lies",
+                found=record.round,
+            )
+
+    def _fork(self, event: ForkSeen) -> list[Effect]:
+        fork = event.fork
+        return [] if fork.known.round in self.forks else [Remember(Forked(fork.known, fork.other))]
 
     def _give_up(self, fault: PeerFault) -> list[Effect]:
         self.state = State.GIVEN_UP
@@ -824,6 +1191,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     # The end: nothing outlives the round
 
     def _delivered(self, event: Delivered) -> list[Effect]:
+        """The release needs none of the keys: they, and the vector, go as soon as the padded sum has come through."""
         manifest = self._now_open.manifest
         if manifest.digest != event.manifest:
             return []
@@ -845,6 +1213,9 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         for round_ in over:  # were it tried once more, by an aggregator that was away, it would have all its time
             del self._began[round_]
         effects: list[Effect] = [Remember(KeysGone(*number)) for number in self.keys if number[0] in over]
+        # A pad that was signed for stays: the others may have shown theirs.
+        lapsed = [p for p in self.padded.values() if p.round in over and p.manifest not in self.signed]
+        effects += [Remember(PadGone(p.round, p.attempt, p.manifest)) for p in lapsed]
         if self.attempt is not None and self.attempt.manifest.round in over:
             if self.state is not State.DONE:
                 self.state = State.IDLE

@@ -1,7 +1,8 @@
-"""A silo's decisions: which attempts it joins, and what it will not do twice.
+"""A silo's decisions: which history it follows, which attempts it joins, and what it will not do twice.
 
-A silo trains once per round and freezes the integers; every attempt at the round sends the same ones under fresh masks.
-It joins a further attempt only if no hop of an earlier one can have released, or is there to refuse a second cohort.
+A silo trains once per model and freezes the integers; every attempt on that model sends the same ones under fresh
+masks. It joins a round only if that goes on from the round log it knows, with the model that it has computed itself. It
+joins a further attempt only if no hop of an earlier one can have released, or is there to refuse a second cohort.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import Header, Manifest, Receipt, SealedSeed
+from silomix.runtime.core.protocol.roundlog import Fork, Record, RoundLog
 from silomix.runtime.core.protocol.rules import check_manifest, invited, layout
 
 
@@ -27,7 +29,39 @@ class Joined:
     chain: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Stored:
+    """The durable fact that a record is in this silo's round log."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The durable fact that the aggregator signed two records of one round: evidence for everybody."""
+
+    known: Record
+    other: Record
+
+
+Fact = Joined | Stored | Forked
+
+
 # Events
+
+
+@dataclass(frozen=True)
+class RecordsIn:
+    """Rounds are over, and these are their records, with the signatures of the hops that have stored them."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class ForkSeen:
+    """Two records of one round were found, both signed by the aggregator."""
+
+    fork: Fork
 
 
 @dataclass(frozen=True)
@@ -45,10 +79,15 @@ class ReceiptIn:
     root: bytes
 
 
-Event = Announced | ReceiptIn
+Event = RecordsIn | ForkSeen | Announced | ReceiptIn
 
 
 # Effects
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Compute the models of the rounds that were applied since, from the sums that were released."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +104,7 @@ class Done:
     manifest: Manifest
 
 
-Effect = Remember[Joined] | TakePart | Done
+Effect = Remember[Fact] | Follow | TakePart | Done
 
 
 class State(StrEnum):
@@ -80,16 +119,20 @@ class State(StrEnum):
 
 
 _HEARS = does("_announced", State.TAKING_PART)
+_HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork")}
 TABLE: Table = {
     State.WAITING: {
+        **_HISTORY,
         Announced: _HEARS,
         ReceiptIn: refuses(Reason.WRONG_MANIFEST, "a receipt, and nothing was sent"),
     },
     State.TAKING_PART: {
+        **_HISTORY,
         Announced: _HEARS,
         ReceiptIn: does("_receipt", State.COUNTED),
     },
     State.COUNTED: {
+        **_HISTORY,
         Announced: _HEARS,
         ReceiptIn: does("_receipt"),
     },
@@ -109,8 +152,8 @@ class Sealing:
             seed.wipe()
 
 
-class Silo(Machine[State, Event, Effect, Joined]):
-    """One silo's state: the attempts that it has joined."""
+class Silo(Machine[State, Event, Effect, Fact]):
+    """One silo's state: the history that it follows, and the attempts that it has joined."""
 
     TABLE = TABLE
 
@@ -120,22 +163,44 @@ class Silo(Machine[State, Event, Effect, Joined]):
         self.identity = identity
         self.required = required
         self.state = State.WAITING
+        self.log = RoundLog(federation)
         self.joined: dict[int, list[Joined]] = {}
         self.current: Manifest | None = None
+        self.counted = b""
+        """The last attempt that hop 1 has signed a receipt for."""
+        self.forks: dict[int, Forked] = {}
 
-    def recall(self, fact: Joined) -> None:
-        """Take in that an attempt was joined."""
-        self.joined.setdefault(fact.round, []).append(fact)
+    def recall(self, fact: Fact) -> None:
+        """Take a fact in."""
+        match fact:
+            case Joined():
+                self.joined.setdefault(fact.round, []).append(fact)
+            case Stored():
+                self.log.append(fact.record)
+            case Forked():
+                self.forks[fact.known.round] = fact
 
     def wake_at(self) -> float | None:
         """A silo has no clock of its own: the aggregator announces, and hop 1 closes."""
         return None
+
+    def _records(self, event: RecordsIn) -> list[Effect]:
+        _, new = self.log.extended(event.records)
+        stored: list[Effect] = [Remember(Stored(record)) for record in new]
+        return [*stored, Follow()] if new else []
+
+    def _fork(self, event: ForkSeen) -> list[Effect]:
+        fork = event.fork
+        return [] if fork.known.round in self.forks else [Remember(Forked(fork.known, fork.other))]
 
     def _announced(self, event: Announced) -> list[Effect]:
         manifest = event.manifest
         if self.current is not None and self.current.digest == manifest.digest:
             return []
         check_manifest(manifest, self.federation)
+        if manifest.round < self.log.round:
+            raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over here", found=manifest.round)
+        self.log.check_link(manifest)
         missing = [hop for hop in self.required if hop not in manifest.chain]
         if missing:
             raise PeerFault(
@@ -144,14 +209,7 @@ class Silo(Machine[State, Event, Effect, Joined]):
             )
         if self.identity.name not in invited(manifest, self.federation):
             return []
-        newest = max(self.joined, default=0)
-        if manifest.round < newest:
-            raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over here", found=manifest.round)
         earlier = self.joined.get(manifest.round, [])
-        if any(j.model != manifest.model for j in earlier):
-            raise PeerFault(
-                Reason.WRONG_MODEL, f"round {manifest.round} began with another model: this silo does not train twice"
-            )
         fact = Joined(manifest.round, manifest.attempt, manifest.model, manifest.chain)
         now = self.current
         told_twice = now is not None and (now.round, now.attempt) == (manifest.round, manifest.attempt)
@@ -204,5 +262,5 @@ class Silo(Machine[State, Event, Effect, Joined]):
         if receipt.root != event.root:
             raise PeerFault(Reason.ROOT_MISMATCH, "a receipt for another body", peer=receipt.hop)
         verify(self.federation.member(receipt.hop).key, receipt.digest, receipt.signature, receipt.hop)
-        self.state = State.COUNTED
+        self.state, self.counted = State.COUNTED, manifest.digest
         return [Done(manifest)]

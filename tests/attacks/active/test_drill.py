@@ -3,17 +3,27 @@
 import pytest
 
 from silomix.attacks.active import drill
+from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP, WITH_FIRST
 from silomix.attacks.active.measure import READ
 from silomix.attacks.active.registry import Outcome, Result, Rule, all_attacks, find
 from silomix.attacks.active.report import section, summary
 from silomix.attacks.active.without import SWITCHABLE
 
+ALSO = ("invented-model", "forked-log", "cohort-of-friends", "copied-residues")
+QUICK = tuple(one for one in all_attacks() if one.cast in (AGGREGATOR, WITH_FIRST, LAST_HOP) or one.name in ALSO)
+"""Most attacks share a few federations. Those that need one for themselves have it in the full tests."""
 BITING = {rule: [one for one in all_attacks() if one.rule is rule and one.bites] for rule in SWITCHABLE}
 
 
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
-    return drill.run(all_attacks())
+    return drill.run(QUICK)
+
+
+@pytest.mark.full
+def test_all_others_end_as_the_registry_says() -> None:
+    found = drill.run([one for one in all_attacks() if one not in QUICK])
+    assert {r.attack.name: (r.outcome, r.loot.said) for r in found if r.outcome is not r.attack.expect} == {}
 
 
 def test_nothing_succeeds(results: list[Result]) -> None:
@@ -60,8 +70,21 @@ def test_the_summary_and_the_section_tell_the_same(results: list[Result]) -> Non
         assert told[outcome] == len(names) == shown["counts"][outcome]
     assert shown["held"] is not bool(told["succeeded"] + told["broken"])
     assert all(len(row) == len(shown["columns"]) for row in shown["rows"])
-    refused = told["by_attack"]["short-chain"]["refused_by"]
-    assert {one["reason"] for one in refused} == {"wrong_chain"}
+    refused = told["by_attack"]["same-model-twice"]["refused_by"]
+    assert {one["reason"] for one in refused} == {"already_released"}
+
+
+def test_who_lies_about_a_model_is_named_by_every_silo(results: list[Result]) -> None:
+    (found,) = (r for r in results if r.attack.name == "invented-model")
+    named = {(r.node, r.reason) for r in found.loot.refusals}
+    assert named == {(f"silo-0{i}", "wrong_step") for i in range(1, 7)}
+    assert any("aggregator signed that round" in r.sentence for r in found.loot.refusals)
+
+
+def test_two_stories_leave_evidence_at_whoever_hears_both(results: list[Result]) -> None:
+    by_name = {result.attack.name: result.loot.figures for result in results}
+    assert by_name["forked-log"]["evidence"] == 3
+    assert by_name["rolled-back-log"]["evidence"] == 4
 
 
 @pytest.mark.parametrize("rule", SWITCHABLE)
@@ -80,5 +103,5 @@ def test_without_a_rule_all_attacks_on_it_succeed(rule: Rule) -> None:
 
 def test_attacks_are_told_of_as_they_begin_and_end() -> None:
     heard: list[tuple[str, bool]] = []
-    drill.run(find(["old-body"]), told=lambda attack, result: heard.append((attack.name, result is None)))
-    assert heard == [("old-body", True), ("old-body", False)]
+    drill.run(find(["second-genesis"]), told=lambda attack, result: heard.append((attack.name, result is None)))
+    assert heard == [("second-genesis", True), ("second-genesis", False)]

@@ -3,13 +3,15 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from silomix.attacks.paper import registry
-from silomix.attacks.paper.document import document, record
+from silomix.attacks.paper import paper_size, registry
+from silomix.attacks.paper.accuracy_trials import Setting
+from silomix.attacks.paper.document import document, record, write_figures
 from silomix.attacks.paper.registry import REGISTRY, Kept, ReproduceError, find, listing, run, state_of
 from silomix.models.simulation.experiment import QUICK, RUNS, Experiment, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.cli import main
@@ -139,6 +141,10 @@ def test_runs_are_written_down_and_the_page_is_made_of_them(tmp_path: Path, monk
     assert (tmp_path / "reproduction" / "counting-1.png").read_bytes().startswith(b"\x89PNG")
     assert "a note" in text
     assert json.loads((tmp_path / "reproduction" / "counting.json").read_text())["machine"] in text
+    figures = write_figures(tmp_path / "figures", run(one, QUICK, directory=tmp_path / "cache"))
+    assert [path.name for path in figures] == ["counting-1.svg", "counting-1.pdf"]
+    assert b"<svg" in figures[0].read_bytes()
+    assert figures[1].read_bytes().startswith(b"%PDF")
     (tmp_path / "reproduction" / "odd.json").write_text("[]")
     with pytest.raises(ReproduceError, match="move it away"):
         document(tmp_path)
@@ -169,6 +175,24 @@ def test_the_command_lists_and_runs(
     assert "--all" in capsys.readouterr().err
     assert main(["reproduce", "nothing"]) != 0
     assert "--list" in capsys.readouterr().err
+
+
+def test_rounds_at_the_papers_size_are_kept_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted run loses a round at most; and a round that goes on from a file is the one of an unbroken run."""
+    monkeypatch.setitem(paper_size.SIZES, "digits", Setting("silomix.models.digits:task", {"model": "linear"}, True))
+    monkeypatch.setattr(paper_size, "EPOCHS", 1)
+    one = find("sia-paper-size")
+    first = run(one, replace(QUICK, rounds=1), directory=tmp_path)
+    second = run(one, replace(QUICK, rounds=2), directory=tmp_path)
+    whole = run(one, replace(QUICK, rounds=2), directory=tmp_path / "whole")
+    assert (first.from_before, second.from_before) == (0, 1)
+    points = [[{**p, "seconds": 0} for p in r.result.values["points"][0]] for r in (first, second, whole)]
+    assert points[0] == points[1][:1]
+    assert points[1] == points[2]
+    assert all("model" not in point for point in points[1])
+    table = second.result.tables[0]
+    assert [row[0] for row in table.rows] == ["1", "2", "best"]
+    assert table.columns == ("round", "none", "model", "layer", "parameter", "semi-honest", "model accuracy", "paper")
 
 
 def test_time_of_remapping_is_that_of_the_paper_s_last_layer(tmp_path: Path) -> None:

@@ -2,21 +2,24 @@
 
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.protocol.federations import (
     AGGREGATOR,
     MODEL,
     OTHER_MODEL,
     SCHEMA,
+    STATE,
     cohort,
     federation,
     header,
     headers,
     identity,
+    pad,
+    ready,
     rng,
     round_key,
     signed,
@@ -27,24 +30,35 @@ from silomix.runtime.core.numbers.masks import public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.aggregator import (
     Aggregator,
+    AgreedIn,
     Announce,
-    Applied,
     Apply,
     AskKeys,
+    AskPads,
+    AskReady,
+    AskStore,
     CohortIn,
+    CountersignedIn,
     Effect,
     Event,
     Expand,
+    Fact,
     Finish,
     GiveUp,
     HeaderIn,
     HopFailed,
     HopLost,
     HopReleased,
+    Keep,
     KeysIn,
     OpenAt,
     OpenedAt,
+    PadIn,
+    Pending,
     Phase,
+    Publish,
+    Recorded,
+    Sealed,
     Start,
     SumApplied,
     SumIn,
@@ -55,11 +69,23 @@ from silomix.runtime.core.protocol.aggregator import (
 )
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.core.protocol.messages import Cohort, Manifest, Participant
+from silomix.runtime.core.protocol.messages import Cohort, Manifest, Participant, RoundKey
+from silomix.runtime.core.protocol.release import Ready
+from silomix.runtime.core.protocol.roundlog import (
+    MOST_ATTEMPTS,
+    Outcome,
+    Record,
+    RoundLog,
+    check_countersigned,
+    check_record,
+    countersign_digest,
+)
 from silomix.runtime.core.protocol.rules import check_manifest
 
 F = federation()
-Fact = Tried | Applied | HopReleased
+
+
+Kind = TypeVar("Kind")
 
 
 def model(round_: int) -> bytes:
@@ -67,35 +93,62 @@ def model(round_: int) -> bytes:
     return bytes([100 + round_]) * 32
 
 
+def state(round_: int) -> bytes:
+    """The server's state that a round makes."""
+    return bytes([200 + round_]) * 32
+
+
 class Node:
-    """An aggregator with a journal."""
+    """An aggregator with a journal, and with the sum that it has kept."""
 
     def __init__(self, f: Federation = F) -> None:
         self.f = f
         self.journal: list[Fact] = []
+        self.kept: Pending | None = None
         self.lives = 0
         self.restart()
 
     def restart(self, *, backwards: bool = False) -> None:
+        """Die, and come back with what was remembered: the log in its order, and the rest in any."""
         self.lives += 1
         self.core = Aggregator(self.f, identity(AGGREGATOR), rng(("aggregator", self.lives)))
-        for fact in reversed(self.journal) if backwards else self.journal:
+        rest = [fact for fact in self.journal if not isinstance(fact, Recorded)]
+        for fact in [*self.of(Recorded), *(reversed(rest) if backwards else rest)]:
             self.core.recall(fact)
 
     @property
-    def newest(self) -> bytes:
-        return next((f.model for f in reversed(self.journal) if isinstance(f, Applied)), MODEL)
+    def records(self) -> list[Record]:
+        """The round log, in its newest state."""
+        return list({f.record.round: f.record for f in self.of(Recorded)}.values())
+
+    @property
+    def newest(self) -> tuple[bytes, bytes]:
+        records = self.records
+        return (records[-1].model_after, records[-1].state_after) if records else (MODEL, STATE)
+
+    def applied(self) -> list[tuple[int, bytes]]:
+        return [(r.round, r.model_after) for r in self.records if r.outcome is Outcome.APPLIED]
+
+    def abandoned(self) -> list[int]:
+        return [r.round for r in self.records if r.outcome is Outcome.ABANDONED]
+
+    def snapshot(self) -> dict[str, Any]:
+        state = {name: copy(value) for name, value in vars(self.core).items()}
+        return {**state, "log": list(self.core.log.records)}
 
     def feed(self, event: Event, survives: int = 10**6) -> list[Effect]:
-        before = {name: copy(value) for name, value in vars(self.core).items()}
+        """Step, and carry so many effects out."""
+        before = self.snapshot()
         try:
             effects = self.core.step(event)
         except (PeerFault, LocalFault):
-            assert vars(self.core) == before
+            assert self.snapshot() == before
             raise
         for effect in effects[:survives]:
             if isinstance(effect, Remember):
                 self.journal.append(effect.fact)
+            if isinstance(effect, Keep):
+                self.kept = Pending(effect.manifest, effect.ready)
         return effects
 
     def refuses(self, event: Event) -> Reason:
@@ -104,12 +157,34 @@ class Node:
         return caught.value.reason
 
     def start(self, now: float = 0.0) -> list[Effect]:
-        return self.feed(Start(self.newest, SCHEMA, now))
+        """Start, and have the record stored that does not count yet, if there is one."""
+        effects = self.feed(Start(*self.newest, SCHEMA, now, self.kept))
+        return self.store(now) if self.core.phase is Phase.RECORDING else effects
+
+    def countersigned(self, hop: str, now: float = 0.0) -> CountersignedIn:
+        record = self.core.log.last
+        assert record is not None
+        signature = identity(hop).sign(countersign_digest(record.digest, hop))
+        return CountersignedIn(hop, record.digest, signature, now)
+
+    def store(self, now: float = 0.0) -> list[Effect]:
+        """Have as many hops as it takes store the newest record, and return what follows on `Publish`."""
+        for hop in self.f.chain:
+            effects = self.feed(self.countersigned(hop, now))
+            if effects:
+                remember, publish, *rest = effects
+                record = self.core.log.last
+                assert record is not None
+                check_countersigned(record, self.f)
+                assert remember == Remember(Recorded(record))
+                assert publish == Publish(record)
+                return rest
+        raise AssertionError("no hops are left")
 
     def keys(self, hop: str, last_released: int = 0, now: float = 0.0) -> KeysIn:
         masked = self.f.policy.level is not Level.TRUSTED
         names = self.core._invited() if masked else ()
-        number = (self.core.round, last_released, self.core.attempt)
+        number = (self.core.round, last_released, self.core.attempt, self.core.log.head)
         made = tuple(round_key(self.f, hop, silo, *number) for silo in names)
         return KeysIn(hop, made, last_released, now)
 
@@ -117,8 +192,12 @@ class Node:
         effects: list[Effect] = []
         for hop in self.f.chain:
             effects = self.feed(self.keys(hop, now=now))
-        assert isinstance(effects[-1], OpenAt)
-        return effects[-1].manifest
+        tried, opens = effects
+        assert isinstance(opens, OpenAt)
+        m = opens.manifest
+        assert tried == Remember(Tried(m.round, m.attempt, m.digest, m.chain))
+        assert opens.head == self.core.log.last
+        return m
 
     def announce(self, now: float = 0.0) -> Manifest:
         m = self.propose(now)
@@ -128,23 +207,52 @@ class Node:
         assert effects == [Announce(m)]
         return m
 
-    def receive(self, now: float = 0.0) -> Manifest:
-        """Run an attempt up to the moment at which its sum is here."""
+    def gather(self, now: float = 0.0, silos: int = 99) -> tuple[Manifest, Ready]:
+        """Run an attempt up to the moment at which its padded sum is here."""
         m = self.announce(now)
-        of = headers(m, self.f)
+        of = headers(m, self.f)[:silos]
         for h in of:
             (expand,) = self.feed(HeaderIn(h))
             assert isinstance(expand, Expand)
             assert expand.header == h
         assert self.feed(CohortIn(cohort(m, of))) == [Take(cohort(m, of))]
-        assert self.feed(SumIn(m.digest)) == [Apply(m)]
+        made = ready(m, cohort(m, of))
+        assert self.feed(SumIn(m.digest, made.trails, now)) == [AskReady(made, m.chain)]
+        return m, made
+
+    def seal(self, now: float = 0.0, silos: int = 99) -> tuple[Manifest, Ready]:
+        """Run an attempt up to the moment at which all have signed."""
+        m, made = self.gather(now, silos)
+        effects: list[Effect] = []
+        for hop in m.chain:
+            assert not effects
+            effects = self.feed(AgreedIn(hop, m.digest, identity(hop).sign(made.digest)))
+        assert [type(e) for e in effects] == [Keep, Remember, AskPads]
+        return m, made
+
+    def pads(self, m: Manifest) -> list[Effect]:
+        effects: list[Effect] = []
+        for hop in m.chain:
+            assert not effects
+            effects = self.feed(PadIn(hop, m.digest, pad(hop, m.digest)))
+        return effects
+
+    def receive(self, now: float = 0.0) -> Manifest:
+        """Run an attempt up to the moment at which its sum can be read."""
+        m, made = self.seal(now)
+        assert self.pads(m) == [Apply(m, made, tuple((hop, pad(hop, m.digest)) for hop in m.chain))]
         return m
 
-    def run_round(self, now: float = 0.0) -> list[Effect]:
-        m = self.receive(now)
-        return self.feed(SumApplied(m.digest, model(m.round), 4, now))
+    def sum_applied(self, m: Manifest, now: float = 0.0) -> SumApplied:
+        return SumApplied(m.digest, model(m.round), state(m.round), now)
 
-    def of(self, kind: type[Fact]) -> list[Fact]:
+    def run_round(self, now: float = 0.0) -> list[Effect]:
+        """A whole round, and return what follows on its record."""
+        m = self.receive(now)
+        self.feed(self.sum_applied(m, now))
+        return self.store(now)
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
         return [f for f in self.journal if isinstance(f, kind)]
 
 
@@ -155,13 +263,27 @@ def given_up(effects: list[Effect]) -> list[GiveUp]:
 # A round
 
 
+def test_the_first_thing_is_the_record_of_the_model_that_all_begin_with() -> None:
+    node = Node()
+    (remember, ask) = node.feed(Start(MODEL, STATE, SCHEMA, 0.0))
+    assert isinstance(ask, AskStore)
+    assert remember == Remember(Recorded(ask.record))
+    assert ask.hops == F.chain
+    check_record(ask.record, F)
+    assert (ask.record.round, ask.record.outcome, ask.record.model_after) == (0, Outcome.GENESIS, MODEL)
+    assert node.core.phase is Phase.RECORDING
+    assert node.feed(node.countersigned("hop-1")) == []
+    assert len(node.feed(node.countersigned("hop-2"))) == 3
+
+
 def test_a_manifest_holds_for_every_other_node() -> None:
     node = Node()
     effects = node.start()
-    assert effects == [Remember(Tried(1, 1)), AskKeys(1, 1, F.chain, F.silo_names)]
+    assert effects == [AskKeys(1, 1, F.chain, F.silo_names, node.core.log.head)]
     m = node.announce()
     check_manifest(m, F)
-    assert (m.round, m.attempt, m.model, m.invited) == (1, 1, MODEL, ())
+    assert (m.round, m.attempt, m.model, m.state, m.invited, m.bound) == (1, 1, MODEL, STATE, (), ())
+    RoundLog(F, node.records).check_link(m)
 
 
 def test_its_keys_are_one_per_silo_and_attempt_and_do_not_print() -> None:
@@ -190,7 +312,7 @@ def test_where_sums_leave_by_group_one_key_serves_all_silos() -> None:
     node = Node(federation(group_size=3))
     node.start()
     node.feed(node.keys("hop-1"))
-    (proposed,) = node.feed(node.keys("hop-2"))
+    (_, proposed) = node.feed(node.keys("hop-2"))
     assert isinstance(proposed, OpenAt)
     (key,) = proposed.manifest.aggregator_keys
     assert key.silo == ""
@@ -215,15 +337,51 @@ def test_rounds_follow_one_another_until_all_are_done() -> None:
     node = Node()
     node.start()
     for round_ in range(1, 5):
-        effects = node.run_round()
-        assert effects[0] == Remember(Applied(round_, model(round_), 4))
-        assert set(effects[1:3]) == {Remember(HopReleased(hop, round_)) for hop in F.chain}
-    assert effects[-1] == Finish(4)
+        m = node.receive()
+        effects = node.feed(node.sum_applied(m))
+        assert set(effects[:2]) == {Remember(HopReleased(hop, round_)) for hop in F.chain}
+        record = node.core.log.last
+        assert record is not None
+        assert effects[2:] == [Remember(Recorded(record)), AskStore(record, F.chain)]
+        assert (record.round, record.outcome, record.silos) == (round_, Outcome.APPLIED, F.silo_names)
+        assert (record.model_after, record.state_after) == (model(round_), state(round_))
+        effects = node.store()
+    assert effects == [Finish(4)]
     assert node.core.phase is Phase.FINISHED
     assert node.core.wake_at() is None
     assert node.feed(Tick(1e9)) == []
     node.restart()
     assert node.start() == [Finish(4)]
+
+
+def test_what_it_records_holds_for_every_other_node() -> None:
+    """Attempts that failed are in it too."""
+    node = Node(federation(attempts=3))
+    node.start()
+    failed = node.announce()
+    node.feed(Tick(80.0))
+    m = node.receive(80.0)
+    node.feed(node.sum_applied(m))
+    node.store()
+    log, new = RoundLog(node.f).extended(node.records)
+    assert [r.round for r in new] == [0, 1]
+    assert log.applied == 1
+    assert [(a.attempt, a.manifest, bool(a.agreed)) for a in new[1].attempts] == [
+        (1, failed.digest, False),
+        (2, m.digest, True),
+    ]
+    assert m.earlier == (failed.digest,)
+
+
+def test_a_step_that_changes_nothing_ends_the_run() -> None:
+    """The same model would be released again, for the same sum."""
+    node = Node()
+    node.start()
+    m = node.receive()
+    node.feed(SumApplied(m.digest, MODEL, state(1), 0.0))
+    assert node.store() == [Finish(1, converged=True)]
+    node.restart()
+    assert node.start() == [Finish(1, converged=True)]
 
 
 def test_nothing_happens_before_the_start() -> None:
@@ -237,13 +395,19 @@ SMALL_ORDER = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866
 def with_key(node: Node, **changes: Any) -> KeysIn:
     """What hop 1 would send, with one key changed, and signed by the hop itself."""
     event = node.keys("hop-1")
-    first = replace(event.keys[0], **changes).signed(identity("hop-1"), F.digest)
+    first = replace(event.keys[0], **changes).signed(identity("hop-1"), F.digest, node.core.log.head)
     return replace(event, keys=(first, *event.keys[1:]))
+
+
+def other_history(node: Node) -> tuple[RoundKey, ...]:
+    """What hop 1 would send if it held another record as the newest."""
+    return tuple(key.signed(identity("hop-1"), F.digest, bytes(32)) for key in node.keys("hop-1").keys)
 
 
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
+        (lambda n: replace(n.keys("hop-1"), keys=other_history(n)), Reason.BAD_SIGNATURE),
         (lambda n: replace(n.keys("hop-1"), keys=()), Reason.WRONG_KEYS),
         (lambda n: replace(n.keys("hop-1"), keys=n.keys("hop-1").keys[::-1]), Reason.WRONG_KEYS),
         (lambda n: replace(n.keys("hop-1"), keys=n.keys("hop-2").keys), Reason.WRONG_KEYS),
@@ -303,21 +467,25 @@ def test_an_attempt_number_is_never_used_twice() -> None:
     seen = set()
     for life in range(5):
         node.restart()
-        (tried, _) = node.start()
-        assert tried == Remember(Tried(1, life + 1))
+        (asked,) = node.start()
+        assert asked == AskKeys(1, life + 1, F.chain, F.silo_names, node.core.log.head)
         m = node.propose()
         assert (m.round, m.attempt) not in seen
         seen.add((m.round, m.attempt))
+        assert len(m.earlier) == life
 
 
 def test_facts_may_be_recalled_in_any_order() -> None:
+    """But for the round log, which has an order of its own."""
     node = Node()
     node.start()
     node.run_round()
+    node.propose()
     node.restart()
     node.start()
+    node.propose()
     node.restart(backwards=True)
-    assert node.start()[0] == Remember(Tried(2, 3))
+    assert node.start() == [AskKeys(2, 3, F.chain, F.silo_names, node.core.log.head)]
 
 
 def test_a_restart_goes_on_with_the_round_that_was_not_applied() -> None:
@@ -327,9 +495,9 @@ def test_a_restart_goes_on_with_the_round_that_was_not_applied() -> None:
     m = node.announce()
     node.restart()
     effects = node.start()
-    assert effects == [Remember(Tried(2, 2)), AskKeys(2, 2, F.chain, F.silo_names)]
+    assert effects == [AskKeys(2, 2, F.chain, F.silo_names, node.core.log.head)]
     # The sum of the attempt that died with the process belongs to no attempt of this one.
-    assert node.feed(SumApplied(m.digest, model(2), 4, 0.0)) == []
+    assert node.feed(node.sum_applied(m)) == []
     assert node.announce().model == model(1)
 
 
@@ -337,41 +505,45 @@ def test_no_round_is_applied_twice() -> None:
     node = Node()
     node.start()
     m = node.receive()
-    sum_applied = SumApplied(m.digest, model(1), 4, 0.0)
-    assert node.feed(SumIn(m.digest)) == []  # it comes again
-    assert node.feed(sum_applied)
+    trails = ready(m, cohort(m, headers(m, F))).trails
+    assert node.feed(SumIn(m.digest, trails, 0.0)) == []  # it comes again
+    assert node.feed(node.sum_applied(m))
     for _ in range(3):
-        assert node.feed(SumIn(m.digest)) == []
-        assert node.feed(sum_applied) == []
+        assert node.feed(SumIn(m.digest, trails, 0.0)) == []
+        assert node.feed(node.sum_applied(m)) == []
+    node.store()
+    assert node.feed(node.sum_applied(m)) == []
     node.restart()
     node.start()
-    assert node.feed(sum_applied) == []
-    assert node.of(Applied) == [Applied(1, model(1), 4)]
+    assert node.feed(node.sum_applied(m)) == []
+    assert node.applied() == [(1, model(1))]
 
 
 def test_no_sum_is_applied_that_has_not_come() -> None:
     node = Node()
     node.start()
     m = node.announce()
-    assert node.feed(SumIn(m.digest)) == []  # no cohort is known yet
-    assert node.feed(SumApplied(m.digest, model(1), 4, 0.0)) == []
+    trails = ready(m, cohort(m, headers(m, F))).trails
+    assert node.feed(SumIn(m.digest, trails, 0.0)) == []  # no cohort is known yet
+    assert node.feed(node.sum_applied(m)) == []
     node.restart()
     node.start()
-    m = node.receive()
-    assert node.feed(SumApplied(bytes(32), model(1), 4, 0.0)) == []
-    assert not node.of(Applied)
+    m, _ = node.seal()
+    assert node.feed(node.sum_applied(m)) == []  # its pads have not come
+    node.pads(m)
+    assert node.feed(SumApplied(bytes(32), model(1), STATE, 0.0)) == []
+    assert not node.applied()
     assert node.core.phase is Phase.APPLYING
 
 
 def test_no_sum_is_applied_when_all_is_done() -> None:
-    f = federation(rounds=1)
-    node = Node(f)
+    node = Node(federation(rounds=1))
     node.start()
     m = node.receive()
-    sum_applied = SumApplied(m.digest, model(1), 4, 0.0)
-    assert Finish(1) in node.feed(sum_applied)
-    assert node.feed(sum_applied) == []
-    assert node.of(Applied) == [Applied(1, model(1), 4)]
+    node.feed(node.sum_applied(m))
+    assert node.store() == [Finish(1)]
+    assert node.feed(node.sum_applied(m)) == []
+    assert node.applied() == [(1, model(1))]
 
 
 def test_a_journal_that_names_another_model_stops_the_start() -> None:
@@ -380,10 +552,11 @@ def test_a_journal_that_names_another_model_stops_the_start() -> None:
     node.start()
     node.run_round()
     node.restart()
-    with pytest.raises(LocalFault) as caught:
-        node.feed(Start(MODEL, SCHEMA, 0.0))
-    assert caught.value.reason is Reason.WRONG_MODEL
-    assert model(1).hex()[:32] in str(caught.value)
+    for told in ((MODEL, state(1)), (model(1), STATE)):
+        with pytest.raises(LocalFault) as caught:
+            node.feed(Start(*told, SCHEMA, 0.0))
+        assert caught.value.reason is Reason.WRONG_MODEL
+        assert model(1).hex()[:32] in str(caught.value)
 
 
 def test_what_a_hop_has_released_is_remembered_and_given_back() -> None:
@@ -399,34 +572,56 @@ def test_what_a_hop_has_released_is_remembered_and_given_back() -> None:
     assert node.core.hop_released == {"hop-1": 1, "hop-2": 1}
 
 
-@given(st.lists(st.sampled_from(["round", "give up", "crash", "crash while applying"]), max_size=14))
-def test_whatever_happens_rounds_are_applied_in_order_and_once(steps: list[str]) -> None:
+STEPS = ["round", "give up", "crash", "crash while all sign", "crash while pads come", "crash while applying"]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=12))
+def test_whatever_happens_rounds_are_recorded_in_order_and_once(steps: list[tuple[str, int]]) -> None:
     node = Node(federation(rounds=3, attempts=2))
     now = 0.0
     node.start(now)
-    for step in steps:
+    for step, survives in steps:
         if node.core.phase is Phase.FINISHED:
             break
-        if step == "round":
+        if node.core.phase is Phase.REVEALING:  # a release that is resumed comes first
+            m = node.core.manifest
+            assert m is not None
+            node.pads(m)
+            node.feed(node.sum_applied(m, now))
+            node.store(now)
+        elif step == "round":
             node.run_round(now)
         elif step == "give up":
             now = node.core.wake_at() or now
             node.feed(Tick(now))
+            if node.core.phase is Phase.RECORDING:
+                node.store(now)
         else:
-            if step == "crash while applying":
+            if step == "crash while all sign":
+                m, made = node.gather(now)
+                signatures = [AgreedIn(hop, m.digest, identity(hop).sign(made.digest)) for hop in m.chain]
+                node.feed(signatures[0])
+                node.feed(signatures[1], survives)
+            elif step == "crash while pads come":
+                m, _ = node.seal(now)
+                node.feed(PadIn("hop-1", m.digest, pad("hop-1", m.digest)))
+            elif step == "crash while applying":
                 m = node.receive(now)
-                node.feed(SumApplied(m.digest, model(m.round), 4, now), 1)
+                node.feed(node.sum_applied(m, now), survives)
             node.restart()
             node.start(now)
-    applied = node.of(Applied)
-    assert [f.round for f in applied] == list(range(1, len(applied) + 1))
+    records = node.records
+    assert [r.round for r in records] == list(range(len(records)))
+    log, _ = RoundLog(node.f).extended([r for r in records if r.countersignatures])
+    assert log.round >= len(records) - 1
     tried = node.of(Tried)
-    assert len(set(tried)) == len(tried)
-    last = MODEL
-    for fact in applied:
-        assert isinstance(fact, Applied)
-        assert fact.model == (last if fact.abandoned else model(fact.round))
-        last = fact.model
+    assert len({(t.round, t.attempt) for t in tried}) == len(tried)
+    for record in records[1:]:
+        assert {a.manifest for a in record.attempts} == {t.manifest for t in tried if t.round == record.round}
+        assert {a.agreed for a in record.attempts if a.agreed} == {
+            s.agreed for s in node.of(Sealed) if s.round == record.round
+        }
 
 
 # Attempts that fail
@@ -442,8 +637,7 @@ def test_an_attempt_whose_hop_fails_is_given_up_in_time_and_the_hop_named() -> N
     effects = node.feed(Tick(120.0))
     assert effects == [
         GiveUp(1, 1, "hop-2: not reachable", abandoned=False),
-        Remember(Tried(1, 2)),
-        AskKeys(1, 2, F.chain, F.silo_names),
+        AskKeys(1, 2, F.chain, F.silo_names, node.core.log.head),
     ]
     assert node.core.wake_at() == 140.0
 
@@ -457,13 +651,15 @@ def test_trouble_is_over_when_the_hop_answers() -> None:
     assert gave_up.why == "no sum came while collecting"
 
 
-@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.OPENING, Phase.COLLECTING, Phase.RELEASING])
+@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY])
 def test_every_phase_that_waits_for_others_has_an_end(phase: Phase) -> None:
-    """In "releasing" that is a sum which never came."""
+    """In "releasing" that is a sum which never came; in "ready", a hop that does not sign."""
     node = Node()
     node.start()
     if phase is Phase.OPENING:
         node.propose(10.0)
+    elif phase is Phase.READY:
+        node.gather(70.0)
     elif phase is not Phase.PREPARING:
         m = node.announce(10.0)
         of = headers(m, F)
@@ -473,26 +669,35 @@ def test_every_phase_that_waits_for_others_has_an_end(phase: Phase) -> None:
             node.feed(CohortIn(cohort(m, of)))
     assert node.core.phase is phase
     wake = node.core.wake_at()
-    assert wake == (20.0 if phase in (Phase.PREPARING, Phase.OPENING) else 10.0 + 60 + 20)
+    assert wake == (20.0 if phase in (Phase.PREPARING, Phase.OPENING) else 10.0 + 60 + 20)  # or 20 after the sum came
     assert node.feed(Tick(wake - 0.1)) == []
     assert len(given_up(node.feed(Tick(wake)))) == 1
     assert (node.core.round, node.core.attempt) == (1, 2)
     assert node.core.phase is Phase.PREPARING
 
 
-def test_no_clock_abandons_a_sum_that_is_being_made_into_a_model() -> None:
-    """The sum is here: however long its evaluation takes, the round is not lost."""
+@pytest.mark.parametrize("phase", [Phase.REVEALING, Phase.APPLYING, Phase.RECORDING])
+def test_no_clock_abandons_a_release_that_all_have_signed_for(phase: Phase) -> None:
+    """Somebody may have shown a pad: however long the others take, or the evaluation, the round is not lost."""
     node = Node(federation(attempts=1))
     node.start()
-    m = node.receive()
-    assert node.core.phase is Phase.APPLYING
+    m, _ = node.seal()
+    if phase is not Phase.REVEALING:
+        node.pads(m)
+    if phase is Phase.RECORDING:
+        node.feed(node.sum_applied(m))
+    assert node.core.phase is phase
     assert node.core.wake_at() is None
     assert node.feed(Tick(1e9)) == []
     assert node.feed(HopLost("hop-1", m.digest, "it was started again", 1e9)) == []
     assert node.feed(HopFailed("hop-2", "not reachable", 1e9)) == []
-    effects = node.feed(SumApplied(m.digest, model(1), 4, 1e9))
-    assert effects[0] == Remember(Applied(1, model(1), 4))
-    assert node.core.round == 2
+    assert node.core.phase is phase
+    if phase is Phase.REVEALING:
+        node.pads(m)
+    if phase is not Phase.RECORDING:
+        node.feed(node.sum_applied(m, 1e9))
+    node.store(1e9)
+    assert node.applied() == [(1, model(1))]
 
 
 def test_a_sum_of_which_no_model_can_be_made_costs_an_attempt_and_says_why() -> None:
@@ -504,7 +709,11 @@ def test_a_sum_of_which_no_model_can_be_made_costs_an_attempt_and_says_why() -> 
         effects = node.feed(SumRefused(m.digest, "out of range", 0.0))
         assert effects[0] == GiveUp(1, attempt, "aggregator: out of range", abandoned=attempt == 2)
         assert not node.core.trouble
-    assert node.of(Applied) == [Applied(1, MODEL, 0, abandoned=True)]
+    assert node.abandoned() == [1]
+    (_, record) = node.records
+    assert [bool(a.agreed) for a in record.attempts] == [True, True]  # pads are out, and all know for whom
+    node.store()
+    assert node.announce().bound == F.silo_names
 
 
 def test_a_round_is_abandoned_after_as_many_attempts_as_the_policy_has() -> None:
@@ -517,23 +726,37 @@ def test_a_round_is_abandoned_after_as_many_attempts_as_the_policy_has() -> None
         now = node.core.wake_at() or 0.0
         effects = node.feed(Tick(now))
         assert given_up(effects)[0].abandoned is (attempt == 3)
-    assert effects[1:] == [
-        Remember(Applied(1, MODEL, 0, abandoned=True)),
-        Remember(Tried(2, 1)),
-        AskKeys(2, 1, F.chain, F.silo_names),
-    ]
+    record = node.core.log.last
+    assert record is not None
+    assert effects[1:] == [Remember(Recorded(record)), AskStore(record, F.chain)]
+    assert (record.outcome, record.model_after, record.state_after) == (Outcome.ABANDONED, MODEL, STATE)
+    assert [a.attempt for a in record.attempts] == [1, 2, 3]
+    assert node.store(now) == [AskKeys(2, 1, F.chain, F.silo_names, record.digest)]
     # The next round starts from the same model, also after a restart.
     assert node.announce(now).model == MODEL
     node.restart()
     node.start()
     m = node.announce(now)
-    assert (m.round, m.attempt, m.model) == (2, 2, MODEL)
+    assert (m.round, m.attempt, m.model, m.applied) == (2, 2, MODEL, 0)
+
+
+def test_a_restart_has_all_its_attempts_again_but_not_without_end() -> None:
+    node = Node(federation(attempts=2))
+    node.start()
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        assert node.announce().attempt == attempt
+        node.restart()
+        node.start()
+    effects = node.feed(Tick(20.0))
+    assert given_up(effects)[0].abandoned
+    assert node.abandoned() == [1]
 
 
 def test_the_last_round_may_be_abandoned() -> None:
     node = Node(federation(rounds=1, attempts=1))
     node.start()
-    assert node.feed(Tick(20.0))[-1] == Finish(1)
+    node.feed(Tick(20.0))
+    assert node.store() == [Finish(1)]
 
 
 # A sum that comes late
@@ -546,11 +769,12 @@ def test_a_sum_that_comes_after_its_attempt_was_given_up_is_no_model() -> None:
     node.feed(Tick(80.0))
     running = node.receive(80.0)
     assert running.attempt == 2
-    assert node.feed(SumIn(late.digest)) == []
-    assert node.feed(SumApplied(late.digest, OTHER_MODEL, 4, 90.0)) == []
+    assert node.feed(SumIn(late.digest, (), 90.0)) == []
+    assert node.feed(SumApplied(late.digest, OTHER_MODEL, STATE, 90.0)) == []
     assert node.core.round == 1
-    node.feed(SumApplied(running.digest, model(1), 4, 91.0))
-    assert node.of(Applied) == [Applied(1, model(1), 4)]
+    node.feed(node.sum_applied(running, 91.0))
+    node.store()
+    assert node.applied() == [(1, model(1))]
     assert node.announce().model == model(1)
 
 
@@ -560,39 +784,43 @@ def test_a_sum_that_comes_after_its_round_was_abandoned_is_no_model() -> None:
     late = node.announce()
     node.feed(Tick(80.0))
     assert node.core.round == 2
-    assert node.feed(SumApplied(late.digest, model(1), 4, 90.0)) == []
-    assert node.of(Applied) == [Applied(1, MODEL, 0, abandoned=True)]
+    node.store(80.0)
+    assert node.feed(node.sum_applied(late, 90.0)) == []
+    assert node.abandoned() == [1]
+    assert not node.applied()
     assert node.announce(80.0).model == MODEL
 
 
 # Subsampling
 
 
-def test_the_same_silos_are_invited_in_every_attempt_and_others_in_other_rounds() -> None:
-    f = federation(20, subsample=0.3, rounds=30)
+def test_the_same_silos_are_invited_until_a_round_is_applied_and_others_then() -> None:
+    """Were it by the round's number, an aggregator would abandon rounds until it likes the draw."""
+    f = federation(20, subsample=0.3, rounds=30, attempts=2)
     node = Node(f)
-    (_, asked) = node.start()
+    (asked,) = node.start()
     assert isinstance(asked, AskKeys)
     assert len(asked.silos) == 6
     assert list(asked.silos) == sorted(asked.silos)
-    for life in (1, 2):
-        m = node.propose(20.0 * life - 20)
+    for attempt in (1, 2):
+        m = node.propose(20.0 * attempt - 20)
         check_manifest(m, f)
         assert m.invited == asked.silos
-        assert node.feed(Tick(20.0 * life))[-1] == AskKeys(1, life + 1, f.chain, asked.silos)
+        node.feed(Tick(20.0 * attempt))
+    assert node.abandoned() == [1]
+    assert node.store(40.0) == [AskKeys(2, 1, f.chain, asked.silos, node.core.log.head)]
     node.restart()
-    assert node.start()[-1] == AskKeys(1, 4, f.chain, asked.silos)
-    draws = set()
-    for round_ in range(1, 31):
-        node.core.round = round_
-        draws.add(node.core._invited())
+    assert node.start() == [AskKeys(2, 1, f.chain, asked.silos, node.core.log.head)]
+    assert node.run_round() == [AskKeys(3, 1, f.chain, f.draw(2), node.core.log.head)]
+    assert f.draw(2) != asked.silos
+    draws = {f.draw(count) for count in range(1, 31)}
     assert len(draws) > 20
     assert {silo for draw in draws for silo in draw} == set(f.silo_names)
 
 
 def test_no_fewer_are_invited_than_the_minimum() -> None:
     node = Node(federation(5, subsample=0.2, minimum_cohort=4))
-    (_, asked) = node.start()
+    (asked,) = node.start()
     assert isinstance(asked, AskKeys)
     assert len(asked.silos) == 4
 

@@ -19,7 +19,7 @@ from tests.core.protocol.federations import (
     secret,
 )
 from tests.core.protocol.hops import Hop, opened, released
-from tests.core.protocol.test_joined import Net
+from tests.core.protocol.nets import Net
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import commitment
@@ -37,7 +37,6 @@ from silomix.runtime.core.protocol.shuffler import (
     Drop,
     EvidenceIn,
     HeaderIn,
-    Open,
     Release,
     State,
     Tick,
@@ -263,7 +262,7 @@ def test_a_sum_on_its_way_that_cannot_come_through_is_given_up_and_the_silo_sits
     assert released(hop.submit(*of)) == SILOS
     effects = hop.feed(EvidenceIn(evidence(m, of[1], "hop-2")))
     assert [type(e) for e in effects] == [Remember, Drop, Abort]
-    assert hop.core.released[1].silos == SILOS  # what was released stays so
+    assert not hop.core.released  # the pad was not shown, so the model is free
     m = manifest(F, 2)
     hop.open(m)
     assert hop.refuses(HeaderIn(headers(m, F)[1], "silo-2")) is Reason.SEAL_BROKEN
@@ -278,19 +277,33 @@ def test_a_header_without_a_body_is_dropped_after_the_close_too() -> None:
     effects = hop.feed(EvidenceIn(evidence(m, of[4], "hop-2")))
     assert [type(e) for e in effects] == [Remember, Drop]
     assert hop.core.state is State.RELEASING
-    assert hop.core.released[1].silos == SILOS[:4]
+    assert hop.core.padded[m.digest].silos == SILOS[:4]
 
 
 def test_an_attempt_that_cannot_end_well_is_given_up_at_once() -> None:
-    """The round was released for a cohort with a silo that sits out: there is nothing to wait for."""
+    """The model was released for a cohort with a silo that sits out: there is nothing to wait for."""
     hop, m = opened(f=F)
     of = headers(m, F)
     hop.submit(*of)
-    hop.feed(EvidenceIn(evidence(m, of[1], "hop-2")))
+    hop.show(m, cohort(m, of))
     again = manifest(F, 1, 2)
-    assert [type(e) for e in hop.open(again) if not isinstance(e, Remember)] == [Begin, Abort]
-    assert hop.refuses(HeaderIn(headers(again, F)[0], "silo-1")) is Reason.COHORT_CLOSED
-    assert [type(e) for e in hop.open(manifest(F, 2)) if not isinstance(e, Remember)] == [Begin]
+    hop.open(again)
+    hop.feed(HeaderIn(headers(again, F)[1], "silo-2"))
+    hop.feed(EvidenceIn(evidence(again, headers(again, F)[1], "hop-2")))
+    for attempt, told in ((3, ()), (4, SILOS)):
+        last = manifest(F, 1, attempt, bound=told)
+        assert [type(e) for e in hop.open(last) if not isinstance(e, Remember)] == [Begin, Abort]
+        assert hop.refuses(HeaderIn(headers(last, F)[0], "silo-1")) is Reason.COHORT_CLOSED
+
+
+def test_an_attempt_is_given_up_at_once_also_if_only_the_manifest_says_whom_the_model_is_bound_to() -> None:
+    hop, m = opened(f=F)
+    hop.feed(HeaderIn(header(m, "silo-2"), "silo-2"))
+    hop.feed(EvidenceIn(evidence(m, header(m, "silo-2"), "hop-2")))
+    bound = manifest(F, 1, 2, bound=SILOS[:3])
+    assert [type(e) for e in hop.open(bound) if not isinstance(e, Remember)] == [Begin, Abort]
+    free = manifest(F, 1, 3)
+    assert [type(e) for e in hop.open(free) if not isinstance(e, Remember)] == [Begin]
 
 
 def test_too_few_that_are_fit_release_nothing() -> None:
@@ -328,9 +341,10 @@ def test_without_keys_nobody_can_be_accused() -> None:
 
 def garbage(net: Net, silo: str, recipient: str, how: str) -> Header:
     """Send a header that is spoilt for one node, as hop 1 gets it."""
-    made = net.silos[silo].sealing(net.manifest, net.rng)
+    made = net.silos[silo].core.sealing(net.manifest, net.rng)
     bad = spoilt(made, net.manifest, recipient, how)
     net.hops["hop-1"].step(HeaderIn(bad, silo))
+    net.settle()
     return bad
 
 
@@ -346,7 +360,7 @@ def test_every_hop_before_the_one_that_was_cheated_leaves_the_silo_out_and_the_o
     before = [net.hops[name] for name in net.f.chain[:places]]
     for hop in before:
         assert set(hop.core.unfit) == {"silo-2"}
-        (accused,) = [f for f in hop.facts if isinstance(f, Accused)]
+        (accused,) = [f for f in hop.journal if isinstance(f, Accused)]
         check_evidence(accused.evidence, bad, net.manifest)
         assert hop.core.state is State.OPEN
     net.submit("silo-4", "silo-5")
@@ -354,7 +368,7 @@ def test_every_hop_before_the_one_that_was_cheated_leaves_the_silo_out_and_the_o
     assert not net.gave_up
     # It sits out the next round too, also if a hop was started again, and no round waits for it.
     net.hops["hop-1"].restart()
-    net.hops["hop-1"].step(Open(net.manifest, net.now))
+    net.reopen("hop-1")
     net.submit("silo-1", "silo-3", "silo-4", "silo-5")
     assert net.models[1] == net.once(0, 2, 3, 4)
 
@@ -363,9 +377,9 @@ def test_the_aggregator_looks_at_a_header_again_that_it_refused() -> None:
     """Its word may have been lost on the way: nobody may take the header for known."""
     net = Net(hops=1)
     m = net.manifest
-    bad = spoilt(net.silos["silo-2"].sealing(m, net.rng), m, AGGREGATOR, "sealed")
+    bad = spoilt(net.silos["silo-2"].core.sealing(m, net.rng), m, AGGREGATOR, "sealed")
     for seen in (1, 2):
-        net.run(aggregating.HeaderIn(bad))
+        net.aggregator.step(aggregating.HeaderIn(bad))
         assert len(net.accuses) == seen
     assert net.accuses[0] == net.accuses[1]
     check_evidence(net.accuses[0], bad, m)

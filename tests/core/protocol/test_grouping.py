@@ -1,4 +1,4 @@
-"""The partition of a cohort: drawn once a round by hop 1, checked by every hop, kept for ever. Protocol, section 5."""
+"""The partition of a cohort: drawn by hop 1, checked by every hop, kept for ever once released. Protocol, section 5."""
 
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +18,7 @@ from silomix.runtime.core.protocol import aggregator
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Cohort, Group, Grouping, Manifest, SealedSeed
 from silomix.runtime.core.protocol.rules import check_grouping, check_sizes
-from silomix.runtime.core.protocol.shuffler import Abort, CohortIn, Release, Released, Tick, deal
+from silomix.runtime.core.protocol.shuffler import Abort, CohortIn, Padded, Release, Tick, deal
 
 F = federation(silos=7, group_size=3)
 
@@ -47,10 +47,10 @@ def test_every_pair_meets_equally_often() -> None:
     assert sum((met[pair] - expected) ** 2 / expected for pair in combinations(range(6), 2)) < 45
 
 
-def released(m: Manifest, hop: Hop, of: Any) -> tuple[Released, Release]:
+def released(m: Manifest, hop: Hop, of: Any) -> tuple[Padded, Release]:
     remember, release = [e for e in hop.submit(*of) if isinstance(e, Remember | Release)]
     assert isinstance(remember, Remember)
-    assert isinstance(remember.fact, Released)
+    assert isinstance(remember.fact, Padded)
     assert isinstance(release, Release)
     return remember.fact, release
 
@@ -60,22 +60,41 @@ def test_hop_1_draws_signs_and_remembers_the_groups() -> None:
     hop.open(m)
     fact, release = released(m, hop, headers(m, F))
     assert release.grouping is not None
-    assert fact.groups == release.grouping.groups
+    assert (fact.groups, fact.grouping) == (release.grouping.groups, release.grouping.seal)
     assert sorted(release.grouping.sizes) == [3, 4]
     check_grouping(release.grouping, release.cohort, m, F)
 
 
-def test_a_later_attempt_has_the_same_groups_also_after_a_restart() -> None:
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_later_attempt_has_the_groups_that_were_released_also_after_a_restart(shown: bool) -> None:
+    """Two partitions of one cohort would tell of silos what no single one does; before the pads, nothing is told."""
+    kept = []
+    for attempt in range(2, 12):
+        hop, m = Hop("hop-1", F), manifest(F)
+        hop.open(m)
+        fact, first = released(m, hop, headers(m, F))
+        if shown:
+            hop.show(m, first.cohort)
+        for _ in range(attempt):
+            hop.restart()
+        again = manifest(F, attempt=attempt)
+        hop.open(again)
+        _, release = released(again, hop, headers(again, F))
+        assert release.grouping is not None
+        kept.append(release.grouping.groups == fact.groups)
+    assert all(kept) is shown
+
+
+def test_an_attempt_has_the_same_groups_when_hop_1_is_killed() -> None:
     hop, m = Hop("hop-1", F), manifest(F)
     hop.open(m)
-    fact, _ = released(m, hop, headers(m, F))
-    hop.restart()
-    again = manifest(F, attempt=2)
-    hop.open(again)
-    fact_again, release = released(again, hop, headers(again, F))
-    assert fact_again == fact
-    assert release.grouping is not None
-    assert release.grouping.groups == fact.groups
+    fact, first = released(m, hop, headers(m, F))
+    for _ in range(9):
+        hop.restart()
+        hop.open(m)
+        (again,) = [e for e in hop.submit(*headers(m, F)) if isinstance(e, Release)]
+        assert again.grouping == first.grouping
+        assert again.pad == fact.pad
 
 
 def test_a_later_hop_believes_one_grouping() -> None:
@@ -86,10 +105,16 @@ def test_a_later_hop_believes_one_grouping() -> None:
     c = cohort(m, of)
     first = grouping(c, 0, 0, 0, 1, 1, 1, 1)
     effects = hop.feed(CohortIn(c, first))
-    assert effects == [Remember(Released(1, c.silos, m.model, first.groups)), Release(c, first)]
+    pad = hop.core.padded[m.digest].pad
+    fact = Padded(1, 1, m.digest, m.model, F.chain, c.digest, c.silos, first.groups, first.seal, pad)
+    assert effects == [Remember(fact), Release(c, first, pad)]
     assert hop.feed(CohortIn(c, first)) == []  # a broken stream begins anew
     assert hop.refuses(CohortIn(c, grouping(c, 1, 0, 0, 0, 1, 1, 1))) is Reason.ALREADY_RELEASED
     hop.restart()
+    hop.open(m)
+    hop.relayed(m, of)
+    assert hop.refuses(CohortIn(c, grouping(c, 1, 0, 0, 0, 1, 1, 1))) is Reason.ALREADY_RELEASED
+    hop.show(m, c)
     again = manifest(F, attempt=2)
     hop.open(again)
     of = headers(again, F)

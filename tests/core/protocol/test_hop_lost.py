@@ -2,20 +2,17 @@
 
 import pytest
 from tests.core.protocol.federations import cohort, federation, headers
-from tests.core.protocol.test_aggregator import Node, model
+from tests.core.protocol.test_aggregator import Node
 
 from silomix.runtime.core.protocol.aggregator import (
-    Applied,
     AskKeys,
     CohortIn,
     GiveUp,
     HeaderIn,
     HopLost,
     Phase,
-    SumApplied,
     Tick,
 )
-from silomix.runtime.core.protocol.machine import Remember
 
 WHY = "it was started again and has lost the attempt, or gave it up"
 
@@ -32,7 +29,8 @@ def test_a_lost_hop_ends_the_attempt_long_before_its_deadline(hop: str, releasin
         node.feed(CohortIn(cohort(m, headers(m, node.f))))
     effects = node.feed(HopLost(hop, m.digest, WHY, 1.0))
     assert effects[0] == GiveUp(1, 1, f"{hop}: {WHY}", abandoned=False)
-    assert [e for e in effects if isinstance(e, AskKeys)] == [AskKeys(1, 2, node.f.chain, node.f.silo_names)]
+    head = node.core.log.head
+    assert [e for e in effects if isinstance(e, AskKeys)] == [AskKeys(1, 2, node.f.chain, node.f.silo_names, head)]
     assert node.core.phase is Phase.PREPARING
     assert node.core.trouble == {hop: WHY}
     again = node.announce(2.0)
@@ -54,11 +52,11 @@ def test_news_of_another_attempt_or_another_hop_changes_nothing() -> None:
     first = node.announce()
     node.feed(HopLost("hop-1", first.digest, WHY, 1.0))
     second = node.announce(2.0)
-    before = dict(vars(node.core))
+    before = node.snapshot()
     assert node.feed(HopLost("hop-1", first.digest, WHY, 3.0)) == []  # of the attempt that is over
     assert node.feed(HopLost("hop-3", second.digest, WHY, 3.0)) == []  # of a hop that is not in the pool
     assert node.feed(HopLost("silo-1", second.digest, WHY, 3.0)) == []
-    assert vars(node.core) == before
+    assert node.snapshot() == before
 
 
 def test_after_so_many_attempts_the_round_is_abandoned() -> None:
@@ -70,17 +68,19 @@ def test_after_so_many_attempts_the_round_is_abandoned() -> None:
         effects = node.feed(HopLost("hop-2", m.digest, WHY, 1.0))
     assert isinstance(effects[0], GiveUp)
     assert effects[0].abandoned
-    assert Remember(Applied(1, node.newest, 0, abandoned=True)) in effects
+    assert node.abandoned() == [1]
     assert node.core.round == 2
 
 
 def test_the_sum_is_worth_more_than_the_hop_that_brought_it() -> None:
-    """A hop that is lost when the sum is here already costs nothing."""
+    """A hop that is lost when all have signed costs nothing: its pad is in its journal."""
     node = Node()
     node.start()
-    m = node.receive()
+    m, _ = node.seal()
     assert node.feed(HopLost("hop-1", m.digest, WHY, 1.0)) == []
-    node.feed(SumApplied(m.digest, model(1), 4, 2.0))
+    node.pads(m)
+    assert node.feed(HopLost("hop-1", m.digest, WHY, 1.0)) == []
+    node.feed(node.sum_applied(m, 2.0))
     assert node.core.round == 2
     assert node.feed(HopLost("hop-1", m.digest, WHY, 3.0)) == []
 

@@ -4,7 +4,8 @@ from math import prod
 from typing import Any
 
 import pytest
-from tests.core.protocol.federations import SCHEMA, federation, identity, manifest, private, rng
+from tests.core.protocol.federations import SCHEMA, federation, identity, manifest, past, private, rng
+from tests.core.protocol.hops import opening
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
@@ -55,16 +56,19 @@ def test_another_number_of_values_is_refused() -> None:
 def hop(f: Federation) -> shuffler.Shuffler:
     """Hop 1 with the keys that the manifest names."""
     found = shuffler.Shuffler(f, identity("hop-1"), rng())
+    found.recall(shuffler.Stored(past(f).records[0]))
     found.recall(shuffler.KeysMade(1, 1, tuple((name, private("hop-1", name, 1)) for name in f.silo_names)))
     return found
 
 
 def open_at_hop(f: Federation, m: Manifest) -> list[Any]:
-    return list(hop(f).step(shuffler.Open(m, 0.0)))
+    return list(hop(f).step(opening(m)))
 
 
 def announce_at_silo(f: Federation, m: Manifest) -> list[Any]:
-    return list(silo.Silo(f, identity("silo-1")).step(silo.Announced(m)))
+    told = silo.Silo(f, identity("silo-1"))
+    told.recall(silo.Stored(past(f).records[0]))
+    return list(told.step(silo.Announced(m)))
 
 
 @pytest.mark.parametrize("told", [open_at_hop, announce_at_silo], ids=["hop", "silo"])

@@ -34,7 +34,8 @@ from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Par
 from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest, check_step
 
 F = federation()
-M = manifest(F, attempt=2)
+FENCE = fence(F, "hop-2", 1, 1)
+M = manifest(F, attempt=2, earlier=(FENCE.manifest,))
 
 
 def refused(check: Callable[[], None]) -> Reason:
@@ -58,7 +59,7 @@ def key_0(**changes: Any) -> tuple[RoundKey, ...]:
 
 def key_0_signed(**changes: Any) -> tuple[RoundKey, ...]:
     """The first key with changes that its owner has signed."""
-    return (replace(KEY, **changes).signed(identity(KEY.hop), F.digest), *M.hop_keys[1:])
+    return (replace(KEY, **changes).signed(identity(KEY.hop), F.digest, M.head), *M.hop_keys[1:])
 
 
 def own_0(**changes: Any) -> tuple[RoundKey, ...]:
@@ -67,7 +68,7 @@ def own_0(**changes: Any) -> tuple[RoundKey, ...]:
 
 def own_0_signed(**changes: Any) -> tuple[RoundKey, ...]:
     """The aggregator's first key with changes that it has signed."""
-    return (replace(OWN, **changes).signed(identity(AGGREGATOR), F.digest), *M.aggregator_keys[1:])
+    return (replace(OWN, **changes).signed(identity(AGGREGATOR), F.digest, M.head), *M.aggregator_keys[1:])
 
 
 SMALL = bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157")
@@ -83,7 +84,18 @@ CASES: list[Case] = [
     ("round", 1 << 63, Reason.WRONG_ROUND),
     ("attempt", 0, Reason.MALFORMED),
     ("attempt", 3, Reason.WRONG_ATTEMPT),
+    ("head", bytes(32), Reason.BAD_SIGNATURE),  # all keys are signed for another history
+    ("applied", 1, None),  # the draw is the same where all are invited; the round log knows
+    ("earlier", (bytes(32),), None),
+    ("earlier", (bytes(32), bytes(32)), Reason.WRONG_ATTEMPT),
+    ("bound", F.silo_names[:3], None),
+    ("bound", F.silo_names, None),
+    ("bound", F.silo_names[:2], Reason.COHORT_TOO_SMALL),
+    ("bound", F.silo_names[2::-1], Reason.MALFORMED),
+    ("bound", ("silo-1", "silo-1", "silo-2"), Reason.MALFORMED),
+    ("bound", ("silo-1", "silo-2", "silo-9"), Reason.MALFORMED),
     ("model", OTHER_MODEL, None),
+    ("state", OTHER_MODEL, None),
     ("schema", Schema((*SCHEMA.tensors, TensorSpec("c", (1,)))), Reason.BAD_BOUND),
     ("schema", Schema((TensorSpec("a", (6,)), SCHEMA.tensors[1])), None),
     ("plan", replace(F.plan, moduli=(509, 512)), Reason.WRONG_PLAN),
@@ -119,7 +131,7 @@ CASES: list[Case] = [
     ("hop_keys", key_0_signed(last_released=2), Reason.WRONG_ROUND),
     ("hop_keys", key_0(signature=flipped(KEY.signature)), Reason.BAD_SIGNATURE),
     ("hop_keys", key_0(signature=b""), Reason.BAD_SIGNATURE),
-    ("hop_keys", key_0(signature=identity(AGGREGATOR).sign(KEY.digest(F.digest))), Reason.BAD_SIGNATURE),
+    ("hop_keys", key_0(signature=identity(AGGREGATOR).sign(KEY.digest(F.digest, M.head))), Reason.BAD_SIGNATURE),
     ("aggregator_keys", (), Reason.WRONG_KEYS),
     ("aggregator_keys", M.aggregator_keys[1:], Reason.WRONG_KEYS),
     ("aggregator_keys", M.aggregator_keys[::-1], Reason.WRONG_KEYS),
@@ -146,11 +158,12 @@ CASES: list[Case] = [
     ("fences", (fence(F, "hop-2", 2, 1),), Reason.WRONG_ROUND),
     ("fences", (fence(F, "hop-2", 1, 2),), Reason.WRONG_ATTEMPT),
     ("fences", (fence(F, "hop-2", 1, 0),), Reason.WRONG_ATTEMPT),
-    ("fences", (replace(fence(F, "hop-2", 1, 1), hop="hop-1"),), Reason.BAD_SIGNATURE),
-    ("fences", (replace(fence(F, "hop-2", 1, 1), signature=bytes(64)),), Reason.BAD_SIGNATURE),
-    ("fences", (fence(F, "hop-2", 1, 1), fence(F, "hop-1", 1, 1)), Reason.MALFORMED),
-    ("fences", (fence(F, "hop-2", 1, 1), fence(F, "hop-2", 1, 1)), Reason.MALFORMED),
-    ("fences", (fence(F, "hop-2", 1, 1),), None),
+    ("fences", (replace(FENCE, manifest=bytes(32)).signed(identity("hop-2"), F.digest),), Reason.WRONG_MANIFEST),
+    ("fences", (replace(FENCE, hop="hop-1"),), Reason.BAD_SIGNATURE),
+    ("fences", (replace(FENCE, signature=bytes(64)),), Reason.BAD_SIGNATURE),
+    ("fences", (FENCE, fence(F, "hop-1", 1, 1)), Reason.MALFORMED),
+    ("fences", (FENCE, FENCE), Reason.MALFORMED),
+    ("fences", (fence(F, "hop-1", 1, 1), FENCE), None),
     ("signature", bytes(64), Reason.BAD_SIGNATURE),
 ]
 BEFORE_THE_SIGNATURE = {("federation", Reason.WRONG_FEDERATION), ("round", Reason.MALFORMED)}

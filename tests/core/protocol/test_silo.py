@@ -7,14 +7,25 @@ from typing import Any
 import pytest
 from tests.core.protocol.federations import (
     AGGREGATOR,
+    LOGS,
     MODEL,
     OTHER_MODEL,
+    OTHER_STATE,
+    applied,
+    attempted,
+    cohort,
+    counted,
+    extended,
     federation,
     fence,
     flipped,
+    headers,
     identity,
     manifest,
+    past,
     private,
+    ready,
+    recorded,
     rng,
 )
 
@@ -23,16 +34,23 @@ from silomix.runtime.core.numbers.masks import commitment, unseal
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, Receipt
+from silomix.runtime.core.protocol.roundlog import Fork
 from silomix.runtime.core.protocol.rules import check_header
 from silomix.runtime.core.protocol.silo import (
     Announced,
     Done,
     Effect,
     Event,
+    Fact,
+    Follow,
+    Forked,
+    ForkSeen,
     Joined,
     ReceiptIn,
+    RecordsIn,
     Silo,
     State,
+    Stored,
     TakePart,
 )
 
@@ -46,8 +64,9 @@ class Node:
 
     def __init__(self, required: tuple[str, ...] = ()) -> None:
         self.required = required
-        self.journal: list[Joined] = []
+        self.journal: list[Fact] = []
         self.restart()
+        self.feed(RecordsIn(tuple(past(F).records)))
 
     def restart(self) -> None:
         self.core = Silo(F, identity("silo-1"), self.required)
@@ -56,7 +75,8 @@ class Node:
 
     def snapshot(self) -> dict[str, Any]:
         state = {name: copy(value) for name, value in vars(self.core).items()}
-        return {**state, "joined": {r: list(j) for r, j in self.core.joined.items()}}
+        joined = {r: list(j) for r, j in self.core.joined.items()}
+        return {**state, "joined": joined, "log": list(self.core.log.records)}
 
     def feed(self, event: Event) -> list[Effect]:
         before = self.snapshot()
@@ -71,6 +91,8 @@ class Node:
         return effects
 
     def hears(self, m: Manifest) -> list[Effect]:
+        """Get the records that lead to an attempt, and then hear of it."""
+        self.feed(RecordsIn(tuple(LOGS[m.head].records)))
         return self.feed(Announced(m))
 
     def refuses(self, event: Event) -> Reason:
@@ -108,8 +130,16 @@ def test_a_silo_joins_only_with_the_hops_that_it_requires() -> None:
 def test_a_silo_that_is_not_invited_keeps_out() -> None:
     few = federation(subsample=0.75, rounds=50)
     round_ = next(r for r in range(1, 50) if "silo-1" not in few.draw(r))
+    log = past(few)
+    for _ in range(round_ - 1):  # the draw follows from the rounds that were applied
+        m = manifest(few, log.round, log=log)
+        of = headers(m, few)
+        log = extended(log, applied(log, m, ready(m, cohort(m, of)), m.invited))
     silo = Silo(few, identity("silo-1"))
-    assert silo.step(Announced(manifest(few, round_, invited=few.draw(round_)))) == []
+    silo.step(RecordsIn(tuple(log.records)))
+    m = manifest(few, round_, log=log)
+    assert m.invited == few.draw(round_)
+    assert silo.step(Announced(m)) == []
     assert not silo.joined
 
 
@@ -119,16 +149,65 @@ def test_a_manifest_is_checked_before_anything_is_done() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_silo_never_trains_twice_for_a_round_on_another_model(restart: bool) -> None:
+def test_a_silo_joins_only_what_goes_on_from_the_history_that_it_follows(restart: bool) -> None:
+    """Rule R2: with that model and that server state, in the next round, whatever the aggregator signs."""
     silo = Node()
     silo.hears(manifest(F))
     if restart:
         silo.restart()
     for attempt in (1, 2, 3):
-        told = manifest(F, 1, attempt, model=OTHER_MODEL)
-        assert silo.refuses(Announced(told)) is Reason.WRONG_MODEL
+        for changes, reason in (
+            ({"model": OTHER_MODEL}, Reason.WRONG_MODEL),
+            ({"state": OTHER_STATE}, Reason.WRONG_MODEL),
+            ({"applied": 1}, Reason.WRONG_HEAD),
+        ):
+            assert silo.refuses(Announced(manifest(F, 1, attempt, **changes))) is reason
+    assert silo.refuses(Announced(manifest(F, 2))) is Reason.WRONG_HEAD  # its record has not come
     assert silo.hears(manifest(F, 1, 2))
-    assert silo.hears(manifest(F, 2, 1, model=OTHER_MODEL))
+    assert silo.hears(manifest(F, 2))
+    assert silo.refuses(Announced(manifest(F, 1, 3))) is Reason.WRONG_ROUND
+
+
+def test_a_silo_that_knows_no_record_joins_nothing() -> None:
+    silo = Silo(F, identity("silo-1"))
+    with pytest.raises(PeerFault) as caught:
+        silo.step(Announced(manifest(F)))
+    assert caught.value.reason is Reason.WRONG_HEAD
+
+
+# The history
+
+
+def test_records_are_remembered_before_models_are_computed_from_them() -> None:
+    silo, log = Node(), past(F, 3)
+    effects = silo.feed(RecordsIn(tuple(log.records)))
+    assert effects == [*(Remember(Stored(record)) for record in log.records[1:]), Follow()]
+    assert silo.feed(RecordsIn(tuple(log.records))) == []
+    silo.restart()
+    assert silo.core.log.head == log.head
+
+
+def test_a_record_that_does_not_count_or_link_is_not_stored() -> None:
+    silo, log = Node(), past(F, 2)
+    _, first, second = log.records
+    uncounted = replace(first, countersignatures=())
+    for records in ((uncounted,), (second,), (uncounted, second), (first, replace(second, countersignatures=()))):
+        assert silo.refuses(RecordsIn(records)) is Reason.WRONG_HEAD
+        assert silo.core.log.round == 1
+
+
+def test_two_records_of_one_round_are_kept_as_evidence_once() -> None:
+    silo, log = Node(), past(F, 1)
+    silo.feed(RecordsIn(tuple(log.records)))
+    other = counted(recorded(past(F), attempts=(attempted(manifest(F)),)), F)
+    with pytest.raises(Fork) as caught:
+        silo.feed(RecordsIn((other,)))
+    assert caught.value.reason is Reason.FORKED
+    assert silo.feed(ForkSeen(caught.value)) == [Remember(Forked(log.records[1], other))]
+    assert silo.feed(ForkSeen(caught.value)) == []
+    silo.restart()
+    assert silo.feed(ForkSeen(caught.value)) == []
+    assert set(silo.core.forks) == {1}
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -239,7 +318,7 @@ def test_a_sealing_prints_no_secret() -> None:
 
 def test_a_silo_does_not_seal_to_a_key_that_hides_nothing() -> None:
     m = manifest(F)
-    weak = replace(m.hop_keys[0], public_key=bytes(32)).signed(identity("hop-1"), F.digest)
+    weak = replace(m.hop_keys[0], public_key=bytes(32)).signed(identity("hop-1"), F.digest, m.head)
     told = manifest(F, hop_keys=(weak, *m.hop_keys[1:]))
     with pytest.raises(PeerFault) as caught:
         Silo(F, identity("silo-1")).sealing(told, rng())

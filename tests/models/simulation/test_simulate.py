@@ -18,7 +18,7 @@ from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec, as_float, round_to
-from silomix.runtime.core.policy import Policy, Server, UpdateKind
+from silomix.runtime.core.policy import AUTO, Policy, Server, UpdateKind
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.task import Tensors, Trained
@@ -194,6 +194,50 @@ def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped() -> None:
     assert [r.round for r in resumed] == [3, 4]
     assert_same(resumed[-1].after, whole[-1].after)
     assert run(policy, start=whole[-1].state) == []
+
+
+class Statistics:
+    """A batch norm's statistics in little: a weight that hardly moves, and a buffer that goes to 30 and beyond."""
+
+    def __init__(self, silo: int) -> None:
+        self.silo = silo
+
+    def schema(self) -> Schema:
+        return Schema((TensorSpec("weight", (4,)), TensorSpec("running_var", (4,), buffer=True)))
+
+    def initial(self) -> dict[str, Any]:
+        return {"weight": np.full(4, 0.05, np.float32), "running_var": np.ones(4, np.float32)}
+
+    def train(self, tensors: Tensors, round: int) -> Trained:  # noqa: A002
+        moved = tensors["weight"] + np.float32(0.0123 / (self.silo + round))
+        seen = np.full(4, 30 + self.silo, np.float32)
+        return Trained({"weight": moved, "running_var": seen}, 1, {})
+
+    def evaluate(self, tensors: Tensors) -> dict[str, float]:
+        return {"accuracy": 0.0, "loss": 0.0}
+
+
+def statistics(silo: int = -1) -> Statistics:
+    return Statistics(silo)
+
+
+def test_automatic_bounds_clip_no_statistics_and_keep_the_digits_of_weights() -> None:
+    task = f"{__name__}:statistics"
+    fixed, auto = Policy(task=task, rounds=3), Policy(task=task, rounds=3, bound=AUTO)
+    clipped, rounds, plain = run(fixed, 3), run(auto, 3), run(fixed, 3, vanilla=True)
+    assert [done.clipped for done in clipped] == [12, 12, 12]
+    assert [done.clipped for done in rounds] == [0, 0, 0]
+    # Round 1: room for what is not known. Then: the largest value, or four times the last change (29 or so, then 0).
+    assert [done.bounds for done in rounds] == [(1.0, 64.0), (0.0625, 128.0), (0.0625, 32.0)]
+    for ours, theirs in zip(rounds, plain, strict=True):
+        for name, bound in zip(("weight", "running_var"), ours.bounds, strict=True):
+            step = bound / 9999
+            error = np.abs(ours.after[name] - ours.before[name] - (theirs.after[name] - theirs.before[name]))
+            assert error.max() <= step * 1.01 + 1e-6
+    first, *_ = rounds
+    again = list(simulate(auto, 3, seed=1, start=first.state))
+    assert [done.bounds for done in again] == [done.bounds for done in rounds[1:]]
+    assert_same(again[-1].after, rounds[-1].after)
 
 
 def test_the_model_is_measured_when_asked() -> None:

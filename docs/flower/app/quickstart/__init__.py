@@ -1,0 +1,1 @@
+"""A Flower app: softmax regression on handwritten digits."""

@@ -1,0 +1,161 @@
+"""Protobuf <-> the release and the round log: what `wire.py` does for the other messages."""
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
+from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
+from silomix.runtime.core.protocol.lineage import Transcript
+from silomix.runtime.core.protocol.release import Ready, Signatures, Trail
+from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record
+from silomix.runtime.net.wire import (
+    digest_field,
+    fixed_field,
+    name_field,
+    read_cohort,
+    read_header,
+    read_manifest,
+    write_cohort,
+    write_header,
+    write_manifest,
+)
+from silomix.v1 import history_pb2
+
+MOST_RECORDS = 64
+"""Records in one message."""
+
+
+def write_signatures(signatures: Signatures) -> list[history_pb2.Signature]:
+    """Write signatures."""
+    return [history_pb2.Signature(name=name, signature=signature) for name, signature in signatures]
+
+
+def read_signatures(wire: list[history_pb2.Signature]) -> Signatures:
+    """Read signatures."""
+    return tuple(
+        (name_field(s.name, "a signer's name"), fixed_field(s.signature, SIGNATURE_BYTES, "a signature")) for s in wire
+    )
+
+
+def write_trail(t: Trail) -> history_pb2.Trail:
+    """Write a trail."""
+    return history_pb2.Trail(
+        hop=t.hop,
+        cohort_digest=t.cohort,
+        grouping_seal=t.grouping,
+        root_in=t.came,
+        root_out=t.sent,
+        pad_digest=t.pad,
+        signature=t.signature,
+    )
+
+
+def read_trail(wire: history_pb2.Trail) -> Trail:
+    """Read a trail."""
+    return Trail(
+        name_field(wire.hop, "a hop's name"),
+        digest_field(wire.cohort_digest, "the cohort's digest"),
+        wire.grouping_seal and digest_field(wire.grouping_seal, "the grouping's seal"),
+        digest_field(wire.root_in, "a root"),
+        digest_field(wire.root_out, "a root"),
+        digest_field(wire.pad_digest, "a pad's digest"),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "a trail's signature"),
+    )
+
+
+def read_trails(wire: list[history_pb2.Trail]) -> tuple[Trail, ...]:
+    """Read trails."""
+    return tuple(read_trail(t) for t in wire)
+
+
+def write_record(r: Record) -> history_pb2.Record:
+    """Write a record."""
+    return history_pb2.Record(
+        federation_digest=r.federation,
+        round=r.round,
+        outcome=str(r.outcome),
+        attempts=[
+            history_pb2.Attempted(
+                attempt=one.attempt,
+                manifest_digest=one.manifest,
+                chain=one.chain,
+                agreed=one.agreed,
+                silos=one.silos,
+                signatures=write_signatures(one.signatures),
+            )
+            for one in r.attempts
+        ],
+        root=r.root,
+        model_before=r.model_before,
+        model_after=r.model_after,
+        state_before=r.state_before,
+        state_after=r.state_after,
+        previous=r.previous,
+        signature=r.signature,
+        countersignatures=write_signatures(r.countersignatures),
+    )
+
+
+def read_record(wire: history_pb2.Record) -> Record:
+    """Read a record."""
+    if wire.outcome not in list(Outcome):
+        raise PeerFault(Reason.MALFORMED, "a round ended in a way that there is not", field="outcome")
+    attempts = tuple(
+        Attempted(
+            one.attempt,
+            digest_field(one.manifest_digest, "the manifest digest"),
+            tuple(name_field(n, "a hop's name") for n in one.chain),
+            one.agreed and digest_field(one.agreed, "the digest of a release"),
+            tuple(name_field(n, "a silo's name") for n in one.silos),
+            read_signatures(list(one.signatures)),
+        )
+        for one in wire.attempts
+    )
+    return Record(
+        digest_field(wire.federation_digest, "the federation digest"),
+        wire.round,
+        Outcome(wire.outcome),
+        attempts,
+        wire.root and digest_field(wire.root, "the root"),
+        digest_field(wire.model_before, "the model digest"),
+        digest_field(wire.model_after, "the model digest"),
+        digest_field(wire.state_before, "the state's digest"),
+        digest_field(wire.state_after, "the state's digest"),
+        digest_field(wire.previous, "the digest of the record before"),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "the record's signature"),
+        read_signatures(list(wire.countersignatures)),
+    )
+
+
+def read_records(wire: list[history_pb2.Record]) -> tuple[Record, ...]:
+    """Read records."""
+    if len(wire) > MOST_RECORDS:
+        raise PeerFault(Reason.WRONG_LENGTH, f"{len(wire)} records in one message: {MOST_RECORDS} are the most")
+    return tuple(read_record(r) for r in wire)
+
+
+def write_transcript(t: Transcript) -> history_pb2.Transcript:
+    """Write a transcript."""
+    return history_pb2.Transcript(
+        manifest=write_manifest(t.manifest),
+        cohort=write_cohort(t.cohort),
+        headers=[write_header(h) for h in t.headers],
+        trails=[write_trail(trail) for trail in t.ready.trails],
+        pads=[pad.value for pad in t.pads],
+        seeds=[seed.value for seed in t.seeds],
+        signatures=write_signatures(t.signatures),
+    )
+
+
+def read_transcript(wire: history_pb2.Transcript) -> Transcript:
+    """Read a transcript."""
+    if not wire.HasField("manifest") or not wire.HasField("cohort") or not wire.trails:
+        raise PeerFault(Reason.MALFORMED, "a transcript without manifest, cohort or trails")
+    manifest = read_manifest(wire.manifest)
+    return Transcript(
+        manifest,
+        read_cohort(wire.cohort),
+        tuple(read_header(h) for h in wire.headers),
+        Ready(manifest.digest, read_trails(list(wire.trails))),
+        read_signatures(list(wire.signatures)),
+        tuple(Secret(fixed_field(pad, SEED_BYTES, "a pad")) for pad in wire.pads),
+        tuple(Secret(fixed_field(seed, SEED_BYTES, "a seed")) for seed in wire.seeds),
+    )

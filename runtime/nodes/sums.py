@@ -1,0 +1,76 @@
+"""The aggregator's kept sums: each as it left the chain, with its transcript. A restart goes on from the newest, and
+silos make the next model of them.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from silomix.runtime.core.errors import Fault
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.protocol.lineage import Transcript
+from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.net.framing import SUM, chunk_frame
+from silomix.runtime.net.history import read_transcript, write_transcript
+from silomix.runtime.store.files import sweep, write_atomically
+from silomix.v1 import history_pb2, services_pb2
+
+KEPT_ROUNDS = 8
+"""Rounds whose sums are kept: a silo that has missed more takes the word of a majority of the silos."""
+
+
+class KeptSums:
+    """A directory with two files for each attempt whose sum came."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directory."""
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        sweep(directory)
+
+    def body(self, round_: int, attempt: int) -> Path:
+        """The vector as it came, packed."""
+        return self.directory / f"{round_}-{attempt}.sum"
+
+    def _transcript(self, round_: int, attempt: int) -> Path:
+        return self.directory / f"{round_}-{attempt}.transcript"
+
+    def write(self, transcript: Transcript) -> None:
+        """Write what it takes to read a sum, durably."""
+        manifest = transcript.manifest
+        wire = write_transcript(transcript).SerializeToString()
+        write_atomically(self._transcript(manifest.round, manifest.attempt), wire)
+
+    def read(self, round_: int, attempt: int) -> Transcript | None:
+        """Read a transcript, or nothing if there is none that can be read."""
+        try:
+            raw = self._transcript(round_, attempt).read_bytes()
+            return read_transcript(history_pb2.Transcript.FromString(raw))
+        except (FileNotFoundError, DecodeError, Fault):
+            return None
+
+    def vector(self, manifest: Manifest) -> Bytes:
+        """Read a vector as it came."""
+        body: Bytes = np.fromfile(self.body(manifest.round, manifest.attempt), np.uint8)
+        return body
+
+    def parts(self, transcript: Transcript) -> Iterator[bytes]:
+        """Yield a sum as silos get it: the transcript, then chunk after chunk, from the disk."""
+        yield services_pb2.SumPart(transcript=write_transcript(transcript)).SerializeToString()
+        manifest = transcript.manifest
+        shape = layout(manifest)
+        with open(self.body(manifest.round, manifest.attempt), "rb") as file:
+            for i in range(shape.chunks):
+                part = file.read(sum(shape.plan.plane_bytes(shape.length(i))))
+                yield chunk_frame(SUM, i, shape.start(i), shape.planes(memoryview(part), i))
+
+    def forget(self, before: int) -> None:
+        """Delete the sums of rounds before this one."""
+        for path in self.directory.iterdir():
+            number = path.name.partition("-")[0]
+            if number.isdecimal() and int(number) < before:
+                os.unlink(path)
