@@ -46,7 +46,9 @@ def read_line(line: str) -> Remark | None:
         try:
             whole = json.loads(line)
             remark = Remark(whole.pop("node"), whole.pop("level"), whole.pop("message"), whole)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
+            return None
+        if not all(isinstance(text, str) for text in (remark.node, remark.level, remark.message)):
             return None
     else:
         found = _LINE.match(line)
