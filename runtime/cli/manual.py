@@ -13,7 +13,7 @@ GROUPS = {
     "start here": ("demo", "run", "simulate", "data", "model"),
     "agree": ("keygen", "assemble", "accept", "digest", "rotate"),
     "run nodes": ("init", "aggregator", "shuffler", "silo", "pause", "resume"),
-    "look": ("check", "status", "health", "dashboard"),
+    "look": ("check", "status", "log", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),
     "deploy": ("render",),
     "measure": ("plan", "capacity", "bench", "warm"),

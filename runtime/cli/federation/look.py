@@ -1,4 +1,4 @@
-"""The commands that ask: is all well on this host (check), how is the federation (status), is this node (health)."""
+"""The commands that ask: how is this host (check), the federation (status), its history (log), this node (health)?"""
 
 import argparse
 from collections.abc import Callable
@@ -41,6 +41,18 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.set_defaults(handler=_status)
 
     cmd = commands.add_parser(
+        "log",
+        help="show the round log of a node, and check every link and signature of it",
+        description="Read the round log from the node's own disk, whether it runs or not: what became of each round, "
+        "over which cohort, and which model came of it. Every link and signature is checked against the federation "
+        "file, and nobody is asked. The exit code is 1 if anything does not hold, or if the aggregator was found to "
+        "tell two stories.",
+    )
+    cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_log)
+
+    cmd = commands.add_parser(
         "health",
         help="ask a node on this host whether it is well: exit code 0 or 1",
         description="Ask this node's own gRPC health service, with its own certificate. A silo serves nothing but its "
@@ -63,6 +75,12 @@ def _status(args: argparse.Namespace) -> int:
     from silomix.runtime.cli.federation.status import show
 
     return show(args.config, once=args.once, as_json=args.json)
+
+
+def _log(args: argparse.Namespace) -> int:
+    from silomix.runtime.cli.federation.history import show
+
+    return show(args.config, as_json=args.json)
 
 
 def _health(args: argparse.Namespace) -> int:

@@ -43,6 +43,7 @@ def as_json_value(status: services_pb2.GetStatusResponse) -> dict[str, Any]:
     value: dict[str, Any] = MessageToDict(
         status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+    value["head_digest"] = status.head_digest.hex()
     for entry in (value, *value["history"]):
         for key in ("round", "rounds"):
             if key in entry:
@@ -69,7 +70,12 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
         (status.phase, "bold"),
         f"   {len(status.present)} silos present",
     )
-    return Group(line, hops(status), rounds_table(status))
+    parts: list[RenderableType] = [line, hops(status)]
+    if status.stuck:
+        parts.append(Text(f"the model is bound: {status.stuck}", "yellow"))
+    if status.head_digest:
+        parts.append(Text(f"round log: {status.head_digest.hex()[:16]}", "dim"))
+    return Group(*parts, rounds_table(status))
 
 
 def hops(status: services_pb2.GetStatusResponse) -> RenderableType:

@@ -1,0 +1,119 @@
+"""The round log of a node, from its own disk: every link and every signature is checked, and nobody is asked."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from silomix.runtime.cli.exits import Exit
+from silomix.runtime.cli.terminal import console, say_json
+from silomix.runtime.config.load import load_node
+from silomix.runtime.core.errors import PeerFault, UserError
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
+from silomix.runtime.nodes.facts import read_forks, read_log
+from silomix.runtime.store.journal import Journal
+
+SHOWN = 16
+"""Hex digits of a digest in a table."""
+
+
+def show(path: Path, *, as_json: bool) -> int:
+    """Print the log and what is wrong with it; the exit code is 1 if anything is."""
+    config = load_node(path)
+    if not config.state.journal.exists():
+        raise UserError(f"{config.state.journal} is not there: this node has not run yet")
+    with _journal(config.state.journal) as journal:
+        records, forks = list(read_log(journal)), list(read_forks(journal))
+    problems = verify_log(records, config.federation)
+    problems += [
+        f"round {known.round}: the aggregator signed two records, {_short(known.digest)} and {_short(other.digest)}"
+        for known, other in forks
+    ]
+    if as_json:
+        say_json({"records": [_json(record) for record in records], "problems": problems})
+    else:
+        console().print(_table(records))
+        for problem in problems:
+            console().print(f"[red]{problem}[/red]")
+        if not problems:
+            console().print(f"{len(records)} records: every link and every signature holds")
+    return Exit.NO if problems else Exit.DONE
+
+
+def verify_log(records: list[Record], federation: Federation) -> list[str]:
+    """Go through a log from its beginning, and say what does not hold."""
+    log, problems = RoundLog(federation), []
+    for record in records:
+        try:
+            log.check_next(record)
+            if record is not records[-1]:  # the newest may not count yet
+                check_countersigned(record, federation)
+        except PeerFault as fault:
+            problems.append(f"round {record.round}: {fault}")
+            break
+        log.append(record)
+    return problems
+
+
+@contextmanager
+def _journal(path: Path) -> Iterator[Journal]:
+    """Open a copy of a journal: a node that runs has its own for itself. Signatures tell a bad copy."""
+    with tempfile.TemporaryDirectory() as place:
+        for suffix in ("", "-wal"):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copy(source, Path(place) / source.name)
+        with closing(Journal(Path(place) / path.name)) as journal:
+            yield journal
+
+
+def _short(digest: bytes) -> str:
+    return digest.hex()[:SHOWN]
+
+
+def _table(records: list[Record]) -> Table:
+    table = Table()
+    for name, justify in (("round", "right"), ("outcome", "left"), ("attempts", "right"), ("cohort", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("model after", "record", "stored by"):
+        table.add_column(name)
+    for record in records:
+        table.add_row(
+            str(record.round),
+            str(record.outcome),
+            str(len(record.attempts)),
+            str(len(record.silos)) if record.outcome is Outcome.APPLIED else "-",
+            _short(record.model_after),
+            _short(record.digest),
+            ", ".join(name for name, _ in record.countersignatures),
+        )
+    return table
+
+
+def _json(record: Record) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "outcome": str(record.outcome),
+        "silos": list(record.silos),
+        "attempts": [
+            {
+                "attempt": one.attempt,
+                "chain": list(one.chain),
+                "manifest": one.manifest.hex(),
+                "agreed": one.agreed.hex(),
+            }
+            for one in record.attempts
+        ],
+        "root": record.root.hex(),
+        "model_before": record.model_before.hex(),
+        "model_after": record.model_after.hex(),
+        "state_after": record.state_after.hex(),
+        "previous": record.previous.hex(),
+        "digest": record.digest.hex(),
+        "countersigned_by": [name for name, _ in record.countersignatures],
+    }
