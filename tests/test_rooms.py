@@ -49,8 +49,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "attacks.audit": ("attacks", "models.simulation"),
     "attacks.paper": ("attacks.audit",),
     # what stands beside, and the doors
-    "runtime.outside": ("runtime.local",),
-    "runtime.flower": ("runtime.outside",),
     "runtime.render": ("runtime.observe",),
     "runtime.dashboard": ("runtime.core.errors",),
     "runtime.bench": ("runtime.local",),
