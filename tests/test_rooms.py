@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "attacks.views": ("attacks.errors", "runtime.nodes"),
     "attacks": ("attacks.views", "runtime.local"),
     "attacks.active": ("runtime.local",),
-    "attacks.audit": ("attacks", "models.simulation"),
+    "attacks.audit": ("attacks", "attacks.active", "models.simulation"),
     "attacks.paper": ("attacks.audit",),
     # what stands beside, and the doors
     "runtime.render": ("runtime.observe",),

@@ -33,7 +33,6 @@ def body(size: int = 5000, seed: int = 1) -> np.ndarray[Any, np.dtype[np.uint8]]
 @pytest.mark.parametrize(
     "changes",
     [
-        {"round": 2},
         {"model": OTHER_MODEL},
         {"schema": Schema((TensorSpec("c", (5,)), SCHEMA.tensors[1]))},
         {"plan": federation(6).plan},
@@ -49,8 +48,9 @@ def test_what_a_manifest_says_is_in_the_name(changes: dict[str, Any]) -> None:
     assert frozen_name(replace(M, **changes), F) != frozen_name(M, F)
 
 
-def test_attempts_share_a_name() -> None:
-    assert frozen_name(manifest(F, attempt=2), F) == frozen_name(M, F)
+def test_attempts_and_rounds_on_one_model_share_a_name() -> None:
+    """R3: a silo sends the same integers for the same model, whenever it is asked for them."""
+    assert frozen_name(manifest(F, attempt=2), F) == frozen_name(replace(M, round=2), F) == frozen_name(M, F)
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
