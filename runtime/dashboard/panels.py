@@ -189,12 +189,13 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "Round latency by phase, at the aggregator",
-        "Stacked, the phases are the round: hops make keys (prepare), silos train and upload (collect), the sum passes "
-        "the chain (release), the next model is made (apply).",
+        "Stacked, the phases are the round: hops make keys (prepare), silos train and upload (collect), the padded sum "
+        "passes the chain (release), hops sign for it (ready) and show their pads (reveal), the next model is made "
+        "(apply), and hops store the record (record).",
         PanelKind.BARS,
         tuple(
             Query(_mean("round_phase_seconds", "phase", "aggregator", f', phase="{phase}"'), phase)
-            for phase in ("prepare", "collect", "release", "apply")
+            for phase in ("prepare", "collect", "release", "ready", "reveal", "apply", "record")
         ),
         unit="s",
     ),

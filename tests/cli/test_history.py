@@ -29,9 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["aggregator", "shuffler-1", "silo-01"])
-def test_every_role_has_the_same_log_and_it_holds(
-    home: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_role_has_the_same_log_and_it_holds(home: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "--config", str(home / name), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["problems"] == []
