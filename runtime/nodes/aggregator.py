@@ -43,10 +43,10 @@ from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S, in_time
-from silomix.runtime.nodes.sums import KEPT_ROUNDS, KeptSums
+from silomix.runtime.nodes.sums import KeptSums
 from silomix.runtime.observe.metrics import HopState
 from silomix.runtime.store.files import sweep, write_atomically
-from silomix.runtime.store.home import NODE_FILE
+from silomix.runtime.store.home import KEPT_ROUNDS, NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, evaluate_task, load_task
 from silomix.v1 import history_pb2, services_pb2

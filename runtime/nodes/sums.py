@@ -19,9 +19,6 @@ from silomix.runtime.net.history import read_transcript, write_transcript
 from silomix.runtime.store.files import sweep, write_atomically
 from silomix.v1 import history_pb2, services_pb2
 
-KEPT_ROUNDS = 8
-"""Rounds whose sums are kept: a silo that has missed more takes the word of a majority of the silos."""
-
 
 class KeptSums:
     """A directory with two files for each attempt whose sum came."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.store.home import KEPT_ROUNDS
 
 MIB = 1 << 20
 FLOAT_BYTES = 4
@@ -107,11 +108,14 @@ def needs(place: Place, load: Load) -> Needs:
     cost, values = COSTS[place], load.parameters * load.silos
     body, headers = load.body_bytes, load.silos * load.header_bytes
     one, every, total = body + load.header_bytes, load.silos * body + headers, load.sums * body + headers
+    # Silos compute the model of the sum, or download it where sums leave by group.
+    down = body + headers if load.sums == 1 else load.model_bytes
+    kept = (load.rounds + 1) * load.model_bytes + KEPT_ROUNDS * total
     received, sent, disk = {
-        Place.SILO: (load.model_bytes, one, 2 * body),
+        Place.SILO: (down, one, 2 * body + 2 * load.model_bytes),
         Place.FIRST_HOP: (every, total, 2 * load.silos * body),
         Place.LATER_HOP: (total, total, 0),
-        Place.AGGREGATOR: (total, load.silos * load.model_bytes, (load.rounds + 1) * load.model_bytes),
+        Place.AGGREGATOR: (total, load.silos * down, kept),
     }[place]
     return Needs(
         received_bytes=received,

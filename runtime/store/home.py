@@ -38,6 +38,8 @@ INITIAL_MODEL = "initial.safetensors"
 STATE_DIRECTORY = "state"
 SECRETS_DIRECTORY = "secrets"
 CAPTURE_DIRECTORY = "capture"
+KEPT_ROUNDS = 8
+"""Rounds whose sums an aggregator keeps: a silo that has missed more takes the word of a majority of the silos."""
 _MODEL_NAME = 32
 """Hex digits of a digest that name a model's file: half of them tell any two apart."""
 

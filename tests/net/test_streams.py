@@ -10,7 +10,7 @@ from tests.net.contexts import Context, Host
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.calls import Call
 from silomix.runtime.net.framing import BODY, chunk_frame
-from silomix.runtime.net.limits import FIRST_S, FRAME_S, SMALL_BYTES, Limits
+from silomix.runtime.net.limits import FIRST_S, FRAME_S, Limits
 from silomix.runtime.net.streams import Inbox, Outbox
 from silomix.runtime.net.wire import write_header
 from silomix.v1 import body_pb2, services_pb2
@@ -72,7 +72,7 @@ async def test_a_frame_is_measured_by_its_kind_before_it_is_parsed() -> None:
     """A header of the length of a chunk would hold thousands of seeds, each of which becomes an object."""
     for kind, frame in {
         "header": body_pb2.Frame(header=body_pb2.Header(seeds=[body_pb2.SealedSeed()] * LIMITS.header)),
-        "trailer": body_pb2.Frame(trailer=body_pb2.Trailer(root=bytes(SMALL_BYTES))),
+        "trailer": body_pb2.Frame(trailer=body_pb2.Trailer(root=bytes(LIMITS.frame("trailer")))),
     }.items():
         assert frame.ByteSize() < LIMITS.chunk, "or its kind would make no difference"
         for due in ("", kind):

@@ -24,7 +24,9 @@ from tests.core.protocol.federations import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import commitment
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.messages import body_root, chunk_digest
 from silomix.runtime.core.protocol.release import PadContext, bodies_root
+from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.history import read_trail, write_trail
 from silomix.runtime.nodes.passage import Cover, SumPassage
@@ -197,16 +199,18 @@ def test_a_body_that_is_not_whole_has_no_root(tmp_path: Path) -> None:
     spool = Spool(tmp_path, HEADERS[0], M)
     with pytest.raises(PeerFault) as nothing:
         spool.finish()
-    frames = run(sent)
-    spool.take([chunk(frames, 0)])
+    shape = layout(M)
+    zeros = [(shape.start(i), [bytes(size) for size in M.plan.plane_bytes(shape.length(i))]) for i in range(2)]
+    chunks = [body_pb2.Chunk(index=i, first_parameter=at, planes=planes) for i, (at, planes) in enumerate(zeros)]
+    spool.take([chunks[0]])
     with pytest.raises(PeerFault) as early:
         spool.finish()
     assert nothing.value.reason is early.value.reason is Reason.WRONG_SEQUENCE
     assert early.value.details["peer"] == HEADERS[0].silo
     with pytest.raises(PeerFault) as again:
-        spool.take([chunk(frames, 0)])
+        spool.take([chunks[0]])
     assert again.value.reason is Reason.WRONG_SEQUENCE
-    spool.take([chunk(frames, 1)])
-    assert spool.finish() == frames[-1].trailer.trails[0].root_out
+    spool.take([chunks[1]])
+    assert spool.finish() == body_root([chunk_digest(i, at, planes) for i, (at, planes) in enumerate(zeros)])
     spool.drop()
     assert not list(tmp_path.iterdir())

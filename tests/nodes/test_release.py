@@ -19,7 +19,7 @@ from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.store.journal import Journal, JournalError
 
 FACTS = {
-    "shuffler-1": ("keys", "padded", "signed", "released", "log"),
+    "shuffler-1": ("padded", "signed", "released", "log"),
     "shuffler-2": ("padded", "signed", "released", "log"),
     "aggregator": ("tried", "sealed", "done", "log"),
     "silo-01": ("joined", "log"),

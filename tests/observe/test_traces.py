@@ -61,11 +61,13 @@ def test_a_round_is_one_trace_across_all_nodes(tmp_path: Path, monkeypatch: pyte
 
     phases = {name: sorted({span.name for span in spans}) for name, spans in found.items()}
     hop = ["shuffler collect", "shuffler release"]
-    server = [f"aggregator {phase}" for phase in ("apply", "collect", "prepare", "release")]
+    server = [
+        f"aggregator {phase}" for phase in ("apply", "collect", "prepare", "ready", "record", "release", "reveal")
+    ]
     assert phases == {
         "aggregator": [*server, "round"],
         **{f"shuffler-{i}": hop for i in (1, 2)},
-        **{name: ["silo submit", "silo work"] for name in federation.silo_names},
+        **{name: ["silo follow", "silo submit", "silo work"] for name in federation.silo_names},
     }
     for spans in found.values():
         for span in spans:
@@ -97,7 +99,7 @@ def test_a_silos_owner_may_tell_more(tmp_path: Path, monkeypatch: pytest.MonkeyP
     federation = make(tmp_path / "f", 3, 1, rounds=1, settings=settings)
     found = spans_of(tmp_path / "f", federation, monkeypatch)
     names = {span.name for span in found["silo-01"]}
-    assert names == {"silo train", "silo encode", "silo submit", "silo work"}
+    assert names == {"silo follow", "silo train", "silo encode", "silo submit", "silo work"}
     assert not found["aggregator"]
     assert not found["shuffler-1"]
 

@@ -215,7 +215,8 @@ def test_a_first_model_of_ones_own_is_brought_or_refused(tmp_path: Path) -> None
     assert {"name": "model", "mountPath": "/model", "readOnly": True} in first["volumeMounts"]
     assert {"claimName": "pretrained", "readOnly": True} in (v.get("persistentVolumeClaim") for v in pod["volumes"])
     home = federation()
-    for name in ("federation.toml", "ca.pem", "aggregator/node.toml"):
+    public = [path.name for path in home.iterdir() if path.is_file()]
+    for name in (*public, "aggregator/node.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((home / name).read_bytes())
     file = tmp_path / "aggregator/node.toml"
