@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.nodes.federations import InProcess, make, run
+from tests.nodes.federations import make, run
 
 from silomix.runtime.cli.entry import main
+from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.facts import read_log, write_record_fact
 from silomix.runtime.store.home import Home
 from silomix.runtime.store.journal import Journal
