@@ -243,7 +243,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for hop in hops:
                     self.spawn(self._ask_store(hop, record))
             case core.Publish(record):
-                self.metrics.phase_took("record", self._lap())
+                lap = self._lap()
+                if record.round:  # record 0 is of no round
+                    self.metrics.phase_took("record", lap)
                 self.metrics.head(record.round)
                 self.metrics.bound(is_bound=False)
                 await self.work(self.sums.forget, record.round - KEPT_ROUNDS + 1)
