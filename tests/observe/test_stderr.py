@@ -53,6 +53,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.full
 def test_a_handshake_that_fails_is_told_with_its_reason_and_nothing_else_is_held_back(tmp_path: Path) -> None:
     """Nobody else says so: the C core writes it to stderr, in a format of its own."""
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / ".src")])
