@@ -195,9 +195,10 @@ async def test_what_we_count_is_what_the_kernel_counts_but_for_tls_and_tcp(
         f"plan {plan}; received {our_received:,.0f} and {received:,} ({received / our_received:.3f} times)",
     )
     # What is received is acknowledged, and the acknowledgements are sent: the two directions are judged together.
-    assert 1.00 < (sent + received) / (our_sent + our_received) < 1.10
-    assert 1.00 < received / our_received < 1.10
-    assert 1.00 < sent / our_sent < 1.15
+    # A busy host acknowledges in smaller pieces: the bounds leave room for that, and for nothing of a chunk's size.
+    assert 1.00 < (sent + received) / (our_sent + our_received) < 1.2
+    assert 1.00 < received / our_received < 1.2
+    assert 1.00 < sent / our_sent < 1.25
     assert plan <= 8 * our_sent / MILLION < 1.01 * plan
 
 
@@ -227,7 +228,6 @@ async def test_a_round_takes_little_longer_than_its_slowest_link_needs(
         for done in range(rounds + 1):
             await _until(running, lambda s, done=done: len(s.history) >= done, "a round")
             counted.append(await asyncio.to_thread(network.counters, "shuffler-1"))
-    counted = counted
     logs = {node: tmp_path / "f" / node / "log.txt" for node in network.nodes}
     frozen = [max(times) for times in zip(*(_times(logs[silo], "trained") for silo in silos), strict=True)]
     closed = _times(logs["shuffler-1"], "releasing")

@@ -19,6 +19,7 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import (
+    Accusation,
     Cohort,
     Evidence,
     Grouping,
@@ -607,6 +608,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
+        self._evidence_on: dict[str, Evidence] = {}
+        """By silo: the last evidence against it."""
         self._rng = rng
         self._began: dict[int, float] = {}
         """By round: when this process first heard of it."""
@@ -639,6 +642,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case Accused():
                 silo = fact.evidence.silo
                 self.unfit[silo] = max(self.unfit.get(silo, 0), fact.round + UNFIT_ROUNDS - 1)
+                self._evidence_on[silo] = fact.evidence
 
     def wake_at(self) -> float | None:
         """When the next `Tick` is due: hop 1 closes the cohort at its deadline, and no secret outlives its round."""
@@ -846,7 +850,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if event.sender != sender:
             raise PeerFault(Reason.UNKNOWN_PEER, f"{event.sender} sent what {sender} should", peer=event.sender)
         check_header(header, attempt.manifest, self.federation)
-        self._check_fit(header.silo)
+        self._check_fit(header.silo, first=place == 1)
         return attempt, header
 
     def _key_for(self, silo: str) -> Secret | None:
@@ -856,8 +860,16 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _sits_out(self, silo: str) -> bool:
         return self.unfit.get(silo, 0) >= self._now_open.manifest.round
 
-    def _check_fit(self, silo: str) -> None:
-        if self._sits_out(silo):
+    def _check_fit(self, silo: str, *, first: bool) -> None:
+        """Refuse a silo that sealed garbage: in the same attempt with the evidence, since the word may have been lost.
+
+        In later attempts it is hop 1 that lets it sit out: a hop that never saw the evidence would take a refusal
+        without it for the end of the attempt.
+        """
+        shown = self._evidence_on.get(silo)
+        if shown is not None and shown.manifest == self._now_open.manifest.digest:
+            raise Accusation(shown)
+        if first and self._sits_out(silo):
             raise PeerFault(
                 Reason.SEAL_BROKEN,
                 f"{silo} was shown to have sealed garbage: it sits out until round {self.unfit[silo] + 1}",
@@ -952,7 +964,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_MANIFEST, "the attempt ended while the body was on its way", peer=header.silo)
         if not self._first(attempt.manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "bodies go to the first hop, and this is another", peer=header.silo)
-        self._check_fit(header.silo)
+        self._check_fit(header.silo, first=True)
         if header.digest not in attempt.headers:
             raise PeerFault(Reason.WRONG_SEQUENCE, "a body whose header never came", peer=header.silo)
         if event.root != event.signed_root:

@@ -175,6 +175,39 @@ def test_evidence_prints_no_key() -> None:
 # What a hop does with it
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_hop_before_that_did_not_hear_the_accusation_is_shown_it_again(restart: bool) -> None:
+    """Its answer may be lost with the connection; without the evidence the attempt would be given up."""
+    hop, m = opened("hop-2", F)
+    bad, other = spoilt(sealing(m), m, "hop-2", "sealed"), header(m, "silo-2", 1)
+    hop.feed(HeaderIn(bad, "hop-1"))
+    shown = next(e.evidence for e in hop.feed(Unopened(bad)) if isinstance(e, Accuse))
+    if restart:
+        hop.restart()
+        hop.open(m)
+    for again in (bad, other):
+        with pytest.raises(Accusation) as caught:
+            hop.feed(HeaderIn(again, "hop-1"))
+        assert caught.value.evidence == shown
+    assert hop.feed(HeaderIn(header(m, "silo-3"), "hop-1"))
+
+
+def test_it_is_the_first_hop_that_lets_a_silo_sit_out_in_later_attempts() -> None:
+    """A later one has no evidence to show that the hop before could check."""
+    later = manifest(F, 1, 2)
+    for name, sits_out in (("hop-1", True), ("hop-2", False)):
+        hop, m = opened(name, F)
+        bad = header(m, "silo-2")
+        hop.feed(HeaderIn(bad, "silo-2" if sits_out else "hop-1"))
+        hop.feed(EvidenceIn(evidence(m, bad, AGGREGATOR)))
+        hop.open(later)
+        event = HeaderIn(header(later, "silo-2"), "silo-2" if sits_out else "hop-1")
+        if sits_out:
+            assert hop.refuses(event) is Reason.SEAL_BROKEN
+        else:
+            assert hop.feed(event)
+
+
 def test_a_hop_that_cannot_open_a_seed_opens_its_key_for_that_silo_and_attempt() -> None:
     hop, m = opened("hop-2", F)
     bad = spoilt(sealing(m), m, "hop-2", "sealed")
