@@ -2,15 +2,20 @@
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 
 from rich.console import Console
 
 from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
 from silomix.runtime.cli.options import Commands, flag, positive
+from silomix.runtime.cli.policy_options import add_policy, given_policy, policy_of, wrong
 from silomix.runtime.cli.terminal import console, print_table, say_json
 from silomix.runtime.core.chain import ChainRule
+from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.numbers.costs import DEFAULT_CHAIN, DEFAULT_MODEL, MODELS, Model, PlanReport, report
-from silomix.runtime.core.numbers.plan import Level, Quantiser
+from silomix.runtime.core.numbers.plan import Level, Quantiser, largest_value
+from silomix.runtime.core.policy import LEAST_COHORT
+from silomix.runtime.core.protocol.federation import Federation, Member
 
 SHOWN_SILOS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 """Points of a long curve that the table shows; the JSON has them all."""
@@ -23,21 +28,11 @@ examples:
   silomix plan --silos 10 --precision 4
   silomix plan --shufflers 5 --minimum-hops 4
   silomix plan --silos 10 --quantiser int8 --parameters 110000000
+  silomix plan --clip-norm 1 --noise-multiplier 0.5 --rounds 20 --precision 3
   silomix plan --paper --json
 """
-POLICY = (
-    "silos",
-    "precision",
-    "level",
-    "shufflers",
-    "minimum_hops",
-    "weight_levels",
-    "headroom",
-    "quantiser",
-    "model",
-    "parameters",
-)
-"""What --paper does not take: it has policies of its own."""
+DELTA = 1e-5
+"""At which the epsilon of noise in the sums is told."""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -49,21 +44,14 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         epilog=PLAN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cmd.add_argument("--silos", type=int, metavar="N", help="silos on the roster (default: 10)")
-    cmd.add_argument("--precision", type=int, metavar="R", help="decimal digits kept of a parameter (default: 4)")
-    levels = [str(level) for level in Level]
-    cmd.add_argument("--level", choices=levels, help="whom a silo has to trust (default: semi-honest)")
-    cmd.add_argument("--weight-levels", type=int, metavar="W", help="weights run from 1 to W (default: 1, plain mean)")
-    cmd.add_argument("--shufflers", type=int, metavar="K", help="hops in the pool (default: 3)")
-    cmd.add_argument("--minimum-hops", type=int, metavar="M", help="hops that a chain has at least (default: all)")
-    cmd.add_argument("--headroom", type=int, metavar="BITS", help="spare range, so that an overflow shows (default: 0)")
-    quantisers = [str(quantiser) for quantiser in Quantiser]
-    cmd.add_argument("--quantiser", choices=quantisers, help="float to integer (default: decimal)")
+    cmd.add_argument("--silos", type=positive, metavar="N", help="silos on the roster (default: 10)")
+    cmd.add_argument("--shufflers", type=positive, metavar="K", help="hops in the pool (default: 3)")
     size = cmd.add_mutually_exclusive_group()
     size.add_argument("--model", choices=list(MODELS), help=f"one of the paper's models (default: {DEFAULT_MODEL})")
     size.add_argument("--parameters", type=positive, metavar="N", help="a model of N parameters instead")
     cmd.add_argument("--paper", action="store_true", help="the paper's tables and figures beside ours; takes no policy")
     json_flag(cmd)
+    add_policy(cmd, without=("parameters",))
     cmd.set_defaults(handler=_plan, fail=cmd.error)
     _add_capacity(commands, json_flag)
 
@@ -89,22 +77,13 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
 def _plan(args: argparse.Namespace) -> int:
     result: PlanReport | PaperReport
     if args.paper:
-        if given := [name for name in POLICY if getattr(args, name) is not None]:
-            flags = ", ".join(map(flag, given))
-            args.fail(f"--paper shows the paper's own policies: leave out {flags}")
+        others = ("silos", "shufflers", "model")
+        if given := [*(name for name in others if getattr(args, name) is not None), *given_policy(args)]:
+            args.fail(f"--paper shows the paper's own policies: leave out {', '.join(map(flag, given))}")
         result = paper_report()
     else:
-        pool = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
-        result = report(
-            10 if args.silos is None else args.silos,
-            4 if args.precision is None else args.precision,
-            Level(args.level or Level.SEMI_HONEST),
-            1 if args.weight_levels is None else args.weight_levels,
-            args.headroom or 0,
-            Quantiser(args.quantiser or Quantiser.DECIMAL),
-            Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL],
-            ChainRule(pool, args.minimum_hops or pool),
-        )
+        model = Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL]
+        result = _report(_asked(args), model)
     if args.json:
         say_json(result.as_json())
     elif isinstance(result, PlanReport):
@@ -112,6 +91,54 @@ def _plan(args: argparse.Namespace) -> int:
     else:
         _print_paper(console(), result)
     return 0
+
+
+def _asked(args: argparse.Namespace) -> Federation:
+    """Make up a federation under the policy that was given, or say which option is wrong."""
+    policy, silos = policy_of(args), 10 if args.silos is None else args.silos
+    hops = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
+    federation = Federation(
+        "planned",
+        Member("aggregator", b""),
+        tuple(Member(f"shuffler-{i}", b"") for i in range(hops)),
+        tuple(Member(f"silo-{i}", b"") for i in range(silos)),
+        policy,
+    )
+    if silos >= LEAST_COHORT:  # of fewer, a plan can be computed, and no federation made
+        built = replace(policy, level=Level.SEMI_HONEST) if policy.level is Level.MALICIOUS else policy
+        if (conflict := replace(federation, policy=built).conflict()) and conflict[0] not in (
+            "precision",
+            "minimum_hops",
+        ):
+            raise wrong(*conflict)  # these two the report says in its own words
+    return federation
+
+
+def _report(federation: Federation, model: Model) -> PlanReport:
+    policy, silos, rule = federation.policy, len(federation.silos), federation.chain_rule
+    largest = silos * policy.weight_levels * largest_value(min(policy.precision, 100), policy.quantiser)
+    headroom = policy.headroom + federation.noise.headroom(silos, largest)
+    made = report(silos, policy.precision, policy.level, policy.weight_levels, headroom, policy.quantiser, model, rule)
+    if own := headroom - policy.headroom:
+        made = replace(made, notes=(*made.notes, f"{own} of the {headroom} bits of headroom are for the noise."))
+    return replace(made, round=_round(federation, model)) if silos >= LEAST_COHORT else made
+
+
+def _round(federation: Federation, model: Model) -> dict[str, int | float]:
+    """What a round is like under a policy: whom it invites, how many it needs, how long it may take."""
+    policy = federation.policy
+    invited = max(federation.minimum_cohort, round(len(federation.silos) * policy.subsample))
+    found: dict[str, int | float] = {
+        "rounds": policy.rounds,
+        "invited": invited,
+        "minimum_cohort": federation.minimum_cohort,
+        "groups": max(1, invited // policy.group_size) if policy.group_size else 1,
+        "longest_s": policy.attempts * (policy.deadline_s + policy.release_s),
+    }
+    if policy.noise_multiplier:
+        spent_ = spent(policy, model.parameters, policy.rounds, DELTA, federation.contributors)
+        found |= {"epsilon": spent_, "delta": DELTA}
+    return found
 
 
 def _capacity(args: argparse.Namespace) -> int:
@@ -128,6 +155,7 @@ def _print_plan(out: Console, result: PlanReport) -> None:
         f"{policy['silos']} silos, {digits}, level {policy['level']}, weight levels {policy['weight_levels']}, "
         f"headroom {policy['headroom']} bits: {policy['sums']} sums to tell apart\n"
         f"chain of {chain.minimum} or more of {chain.pool} hops: {chain.sentence()}\n"
+        f"{_of_round(result.round)}"
         f"{model.name or 'model'}, {model.parameters:,} parameters"
     )
     columns = {"encoding": "", "moduli": "", "bits": "right", "expansion": "right", "bytes": "right", "how": ""}
@@ -149,6 +177,18 @@ def _print_plan(out: Console, result: PlanReport) -> None:
     )
     for note in result.notes:
         out.print(f"* {note}", soft_wrap=True)
+
+
+def _of_round(found: dict[str, int | float]) -> str:
+    """Say what a round is like, in a line, or nothing where no federation can be made."""
+    if not found:
+        return ""
+    groups = f" in {found['groups']} groups" if found["groups"] > 1 else ""
+    noise = f"; noise spends epsilon {found['epsilon']:.3g} at delta {found['delta']:g}" if "epsilon" in found else ""
+    return (
+        f"{found['rounds']} rounds, each of {found['minimum_cohort']} to {found['invited']} silos{groups}, given up "
+        f"after {found['longest_s']:g} s{noise}\n"
+    )
 
 
 def _print_paper(out: Console, result: PaperReport) -> None:

@@ -95,6 +95,8 @@ class Start:
     schema: Schema
     now: float
     pending: Pending | None = None
+    bounds: tuple[float, ...] = ()
+    """Those that follow from the model; without them, the policy's."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,8 @@ class SumApplied:
     model: bytes
     state: bytes
     now: float
+    bounds: tuple[float, ...] = ()
+    """Those of the next round, if they follow from the model; without them, the policy's."""
 
 
 @dataclass(frozen=True)
@@ -479,6 +483,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.hop_released: dict[str, int] = {}
         self.trouble: dict[str, str] = {}
         self._schema = Schema(())
+        self._bounds: tuple[float, ...] = ()
         self._rng = rng
         self._keys: dict[str, tuple[RoundKey, ...]] = {}
         self._private: dict[str, Secret] = {}
@@ -564,7 +569,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 f"the round log ends with model {known.model_after.hex()[:32]} and the one that was loaded is "
                 f"{event.model.hex()[:32]}, or the server's state beside it is another: put the former's files back",
             )
-        self.model, self.server_state, self._schema = event.model, event.state, event.schema
+        self.model, self.server_state = event.model, event.state
+        self._schema, self._bounds = event.schema, event.bounds
         if known is None:
             first = genesis(self.federation, event.model, event.state).signed(self.identity)
             return self._record(first)
@@ -645,7 +651,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             state=self.server_state,
             schema=self._schema,
             plan=plan,
-            bounds=(policy.bound,) * len(self._schema.tensors),
+            bounds=self._bounds or (policy.bound,) * len(self._schema.tensors),
             update=policy.update,
             granularity=policy.granularity,
             chain=self.chain,
@@ -780,7 +786,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if event.manifest != manifest.digest:
             return []
         hops: list[Effect] = [Remember(HopReleased(hop, self.round)) for hop in manifest.chain]  # or no sum were here
-        after = (event.model, event.state)
+        after, self._bounds = (event.model, event.state), event.bounds
         return hops + self._record(self._make_record(Outcome.APPLIED, ready.root, *after).signed(self.identity))
 
     def _make_record(self, outcome: Outcome, root: bytes, model: bytes, state: bytes) -> Record:
