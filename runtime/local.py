@@ -129,7 +129,7 @@ async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_p
     tls, limits = tls_of(config), Limits.of(config.federation)
     aggregator = config.federation.aggregator
     async with channel(aggregator.address, aggregator.name, tls, limits.answered) as open_channel:
-        line = Line(open_channel, aggregator.name, metadata(config.name, tls), Unseen())
+        line = Line(open_channel, aggregator.name, metadata(config.name, tls), Unseen(), any_protocol=True)
         what, kind = method("AggregatorService", "GetStatus"), services_pb2.GetStatusResponse
         return await line.ask(what, services_pb2.GetStatusRequest(), kind, limits.status, timeout_s)
 

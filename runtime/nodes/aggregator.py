@@ -37,6 +37,7 @@ from silomix.runtime.net.limits import HISTORY, PART_BYTES, RECORDS_BYTES, SMALL
 from silomix.runtime.net.lines import SERVICES, Line, method
 from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.transport import Server, backoff
+from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lookout import Lookout
@@ -695,6 +696,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             history=self.history[-HISTORY:],
             head_digest=self.core.log.head if self.core.log.records else b"",
             stuck=self._stuck()[:TEXT_BYTES],
+            protocol=PROTOCOL,
         )
 
     def _stuck(self) -> str:
