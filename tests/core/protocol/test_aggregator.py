@@ -24,6 +24,7 @@ from tests.core.protocol.federations import (
     round_key,
     signed,
 )
+from tests.tools import examples
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import public_key
@@ -575,7 +576,7 @@ def test_what_a_hop_has_released_is_remembered_and_given_back() -> None:
 STEPS = ["round", "give up", "crash", "crash while all sign", "crash while pads come", "crash while applying"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=12))
 def test_whatever_happens_rounds_are_recorded_in_order_and_once(steps: list[tuple[str, int]]) -> None:
     node = Node(federation(rounds=3, attempts=2))
