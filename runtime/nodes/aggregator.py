@@ -31,7 +31,7 @@ from silomix.runtime.core.protocol.roundlog import Outcome, Record, computed_dig
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
-from silomix.runtime.net.health import anybody, has_attempt
+from silomix.runtime.net.health import NOT_OPEN, anybody, has_attempt
 from silomix.runtime.net.history import MOST_RECORDS, write_record, write_signatures, write_trail
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, RECORDS_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
@@ -365,8 +365,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
-        self._hop(hop, "unreachable")
-        self.log.warning(f"hop lost: {why}", peer=hop)
+        if why != NOT_OPEN or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
+            self._hop(hop, "unreachable")
+            self.log.warning(f"hop lost: {why}", peer=hop)
         await self.insist(core.HopLost(hop, manifest, why, self.clock()))
 
     async def _ask_all(self, effect: core.AskKeys) -> None:
