@@ -13,6 +13,7 @@ import pytest
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.cli.options import BadOption
 from silomix.runtime.cli.policy_options import OPTIONS, add_policy, flag, given_policy, policy_of
+from silomix.runtime.cli.start import run
 from silomix.runtime.config.keys import POLICY_KEYS
 from silomix.runtime.config.load import load_federation
 from silomix.runtime.core.policy import KEYS, Policy, Server
@@ -26,6 +27,7 @@ COMMANDS = {
 }
 OWN = {"run": "task", "plan": "parameters"}
 """Keys that a command asks for in words of its own: whose task to run, and how large the model is to be planned for."""
+SUGGESTED = {"run": run.DEFAULTS}
 GIVEN: dict[str, tuple[str, Any]] = {
     "task": ("my.package:task", "my.package:task"),
     "rounds": ("7", 7),
@@ -65,7 +67,8 @@ def test_every_key_is_an_option(command: str, capsys: pytest.CaptureFixture[str]
     for name, key in KEYS.items():
         assert f" {flag(name)} " in text
         if name not in (OPTIONS, "chunk_parameters", "encoding", OWN.get(command)):
-            assert f"(default: {key.default})" in text.partition("policy: What")[2].partition(f" {flag(name)} ")[2]
+            default = SUGGESTED.get(command, {}).get(name, key.default)
+            assert f"(default: {default})" in text.partition("policy: What")[2].partition(f" {flag(name)} ")[2]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

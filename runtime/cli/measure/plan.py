@@ -2,20 +2,16 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 
 from rich.console import Console
 
 from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
 from silomix.runtime.cli.options import Commands, flag, positive
-from silomix.runtime.cli.policy_options import add_policy, given_policy, policy_of, wrong
+from silomix.runtime.cli.policy_options import add_policy, given_policy
 from silomix.runtime.cli.terminal import console, print_table, say_json
 from silomix.runtime.core.chain import ChainRule
-from silomix.runtime.core.learning.noise_account import spent
-from silomix.runtime.core.numbers.costs import DEFAULT_CHAIN, DEFAULT_MODEL, MODELS, Model, PlanReport, report
-from silomix.runtime.core.numbers.plan import Level, Quantiser, largest_value
-from silomix.runtime.core.policy import LEAST_COHORT
-from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS, Model, PlanReport
+from silomix.runtime.core.numbers.plan import Quantiser
 
 SHOWN_SILOS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 """Points of a long curve that the table shows; the JSON has them all."""
@@ -31,8 +27,6 @@ examples:
   silomix plan --clip-norm 1 --noise-multiplier 0.5 --rounds 20 --precision 3
   silomix plan --paper --json
 """
-DELTA = 1e-5
-"""At which the epsilon of noise in the sums is told."""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -75,6 +69,8 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
 
 
 def _plan(args: argparse.Namespace) -> int:
+    from silomix.runtime.cli.measure.planned import asked, report  # what a silo computes with is loaded no sooner
+
     result: PlanReport | PaperReport
     if args.paper:
         others = ("silos", "shufflers", "model")
@@ -83,7 +79,7 @@ def _plan(args: argparse.Namespace) -> int:
         result = paper_report()
     else:
         model = Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL]
-        result = _report(_asked(args), model)
+        result = report(asked(args), model)
     if args.json:
         say_json(result.as_json())
     elif isinstance(result, PlanReport):
@@ -91,54 +87,6 @@ def _plan(args: argparse.Namespace) -> int:
     else:
         _print_paper(console(), result)
     return 0
-
-
-def _asked(args: argparse.Namespace) -> Federation:
-    """Make up a federation under the policy that was given, or say which option is wrong."""
-    policy, silos = policy_of(args), 10 if args.silos is None else args.silos
-    hops = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
-    federation = Federation(
-        "planned",
-        Member("aggregator", b""),
-        tuple(Member(f"shuffler-{i}", b"") for i in range(hops)),
-        tuple(Member(f"silo-{i}", b"") for i in range(silos)),
-        policy,
-    )
-    if silos >= LEAST_COHORT:  # of fewer, a plan can be computed, and no federation made
-        built = replace(policy, level=Level.SEMI_HONEST) if policy.level is Level.MALICIOUS else policy
-        if (conflict := replace(federation, policy=built).conflict()) and conflict[0] not in (
-            "precision",
-            "minimum_hops",
-        ):
-            raise wrong(*conflict)  # these two the report says in its own words
-    return federation
-
-
-def _report(federation: Federation, model: Model) -> PlanReport:
-    policy, silos, rule = federation.policy, len(federation.silos), federation.chain_rule
-    largest = silos * policy.weight_levels * largest_value(min(policy.precision, 100), policy.quantiser)
-    headroom = policy.headroom + federation.noise.headroom(silos, largest)
-    made = report(silos, policy.precision, policy.level, policy.weight_levels, headroom, policy.quantiser, model, rule)
-    if own := headroom - policy.headroom:
-        made = replace(made, notes=(*made.notes, f"{own} of the {headroom} bits of headroom are for the noise."))
-    return replace(made, round=_round(federation, model)) if silos >= LEAST_COHORT else made
-
-
-def _round(federation: Federation, model: Model) -> dict[str, int | float]:
-    """What a round is like under a policy: whom it invites, how many it needs, how long it may take."""
-    policy = federation.policy
-    invited = max(federation.minimum_cohort, round(len(federation.silos) * policy.subsample))
-    found: dict[str, int | float] = {
-        "rounds": policy.rounds,
-        "invited": invited,
-        "minimum_cohort": federation.minimum_cohort,
-        "groups": max(1, invited // policy.group_size) if policy.group_size else 1,
-        "longest_s": policy.attempts * (policy.deadline_s + policy.release_s),
-    }
-    if policy.noise_multiplier:
-        spent_ = spent(policy, model.parameters, policy.rounds, DELTA, federation.contributors)
-        found |= {"epsilon": spent_, "delta": DELTA}
-    return found
 
 
 def _capacity(args: argparse.Namespace) -> int:
