@@ -27,7 +27,7 @@ those updates. The exit code is 1 if the silos are not protected.
 """
 DEFAULTS = {"deadline_s": 3600, "release_s": 600}
 """Of the policy, where it suggests others than `init`: all silos share this machine, and who fails says so at once."""
-PINS = ("schema", "parameters")
+PINS = ("schema", "parameters", "initial_model")
 """Keys that are made of the task."""
 
 
