@@ -27,7 +27,7 @@ from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures
-from silomix.runtime.core.protocol.roundlog import Outcome, Record, computed_digest
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_problem, computed_digest
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
@@ -89,6 +89,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             where = config.directory.parent / NODE_FILE
             raise ConfigError(where, "initial_model", f"the model that is here {problem}; give one of the agreed task")
         self.model = model_digest(self.schema, self.tensors)
+        if newest is None and (problem := beginning_problem(self.model, self.federation)):
+            where = config.directory.parent / NODE_FILE
+            raise ConfigError(where, "initial_model", f"the model that is here {problem}; put that one here")
         self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)
         self.sums = KeptSums(config.state.sums)
