@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import replace
 
+from silomix.runtime.cli.options import BadOption
 from silomix.runtime.cli.policy_options import policy_of, wrong
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.numbers import costs
@@ -13,11 +14,15 @@ from silomix.runtime.core.protocol.federation import Federation, Member
 
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
+MOST_SILOS = 100_000
+"""The longest roster that is made up for a plan: a hundred times the longest that a federation may have."""
 
 
 def asked(args: argparse.Namespace) -> Federation:
     """Make up a federation under the policy that was given, or say which option is wrong."""
     policy, silos = policy_of(args), 10 if args.silos is None else args.silos
+    if silos > MOST_SILOS:
+        raise BadOption("--silos", f"found {silos}; give 1 to {MOST_SILOS}")
     hops = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
     federation = Federation(
         "planned",
