@@ -77,7 +77,7 @@ def test_without_a_command_the_help_goes_to_stderr(argv: list[str], capsys: pyte
     [
         (["--precision", "0"], "--precision: found 0; give a whole number from 1 to 18"),
         (["--precision", "19"], "--precision: found 19; give a whole number from 1 to 18"),
-        (
+        (["--silos", "1000000000000"], "--silos: found 1000000000000; a plan is computed for 100,000 at most"),
             ["--silos", "1000000000000", "--precision", "18"],
             "--silos: found 1000000000000; a plan is computed for 100,000",
         ),
