@@ -53,7 +53,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     cmd = commands.add_parser(
         "capacity",
-        help="show what a round takes of each host: bytes, processor, memory, disk",
+        help="show what a round costs each host: bytes, processor, memory, disk",
         description="Show what a round takes of each place in the chain. Bytes follow from the plan; time and memory "
         "were measured on one machine. What training takes is not in it.",
     )
