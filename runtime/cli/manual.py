@@ -16,7 +16,7 @@ GROUPS = {
     "look": ("check", "status", "log", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),
     "deploy": ("render",),
-    "measure": ("plan", "capacity", "bench", "warm", "simulate-faults"),
+    "measure": ("plan", "capacity", "bench", "warm", "simulate-faults", "chaos"),
 }
 """The commands in the order in which one meets them. A test holds it to the commands that exist."""
 MOST_COLUMNS = 120

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md: every test that it names is there, and every row says what shows it, or what is missing."""
+"""The table of docs/faults.md: every test that it names is there, and a row says what shows it or what is missing."""
 
 import re
 from functools import cache

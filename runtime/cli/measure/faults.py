@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -103,7 +102,7 @@ def _simulate(args: argparse.Namespace) -> int:
                 args.seed, args.schedules, args.mutant, args.workers or 0, until_caught=bool(args.mutant), told=told
             )
     if args.json:
-        sys.stdout.write(json.dumps(asdict(report)) + "\n")
+        sys.stdout.write(json.dumps(vars(report)) + "\n")
     else:
         _show(report)
     return EXIT_FINDING if report.violations else Exit.DONE
