@@ -395,7 +395,16 @@ def message_vectors() -> Json:
         "minimum_cohort": 3,
         "chunk_parameters": 64,
         "deadline_s": 600,
-        "bound": silos,
+        "bound": {
+            "manifest": earlier,
+            "participants": [{"silo": silo, "header": name("earlier header", silo)} for silo in silos],
+            "grouping": "",
+            "trails": [
+                {"hop": hop, "came": name("came", hop), "sent": name("sent", hop), "pad": name("sealed pad", hop)}
+                for hop in chain
+            ],
+            "signatures": [2 * name("bound", signer) for signer in (*chain, "aggregator")],
+        },
         "fences": [fence],
     }
     groups = {
@@ -404,7 +413,7 @@ def message_vectors() -> Json:
         "aggregator_keys": [key("aggregator", "")],
         "group_size": 3,
         "invited": [],
-        "bound": [],
+        "bound": None,
         "fences": [],
     }
     of = manifest_digest(manifest).hex()
@@ -431,7 +440,7 @@ def message_vectors() -> Json:
             for hop, came, sent in zip(chain, roots, roots[1:], strict=False)
         ]
 
-    ready: Json = {"manifest": of, "trails": trails("")}
+    ready: Json = {"manifest": of, "model": manifest["model"], "trails": trails("")}
     agreed = ready_digest(ready).hex()
     signatures = [[signer, 2 * name("agreed", signer)] for signer in recipients]
     first: Json = {
