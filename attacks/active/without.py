@@ -128,7 +128,7 @@ def _is_loss(effect: shuffler.Effect) -> bool:
 
 
 def _unbound_info(self: MaskContext) -> bytes:
-    return frame("mask", self.federation, self.round, self.attempt, self.layer, self.direction)
+    return frame("mask", self.layer, self.chunk_parameters, self.direction)
 
 
 class _OneKey(Secret):

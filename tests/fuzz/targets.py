@@ -46,7 +46,7 @@ LAYOUT = layout(M)
 PLANES = 64
 """More planes than any chunk of this layout has."""
 PRIVATE = Secret(bytes(range(32)))
-CONTEXT = MaskContext(F.digest, 1, 2, 1, bytes(32), bytes(32), bytes(32), 16)
+CONTEXT = MaskContext(bytes(32), 1, 16)
 
 
 @dataclass(frozen=True)

@@ -295,9 +295,8 @@ def crt(residues: Sequence[int], moduli: Sequence[int]) -> int:
 
 
 def info(context: Json) -> bytes:
-    digests = {k: bytes.fromhex(v) if k in ("federation", "model", "schema", "plan") else v for k, v in context.items()}
-    order = ("federation", "round", "attempt", "layer", "model", "schema", "plan", "chunk_parameters", "direction")
-    return frame("mask", *(digests[k] for k in order))
+    """A mask is bound to the manifest's digest, which covers all else of an attempt, and to its layer."""
+    return frame("mask", raw(context["manifest"]), context["layer"], context["chunk_parameters"], context["direction"])
 
 
 def extract(salt: bytes, secret: bytes) -> bytes:

@@ -146,16 +146,7 @@ class Manifest:
 
     def context(self, layer: int) -> MaskContext:
         """What the masks of a layer are bound to."""
-        return MaskContext(
-            self.federation,
-            self.round,
-            self.attempt,
-            layer,
-            self.model,
-            self.schema.digest,
-            self.plan.digest,
-            self.chunk_parameters,
-        )
+        return MaskContext(self.digest, layer, self.chunk_parameters)
 
     def layer(self, name: str) -> int:
         """The layer of a node: its place in the chain, or 0 for the aggregator."""

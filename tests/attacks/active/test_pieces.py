@@ -26,7 +26,7 @@ from silomix.runtime.core.numbers.masks import KEY_BYTES, MaskContext, Secret, p
 from silomix.runtime.core.protocol import rules
 from silomix.runtime.observe.log import Log
 
-CONTEXT = MaskContext(bytes(32), 3, 1, 2, bytes(32), bytes(32), bytes(32), 128)
+CONTEXT = MaskContext(bytes(32), 2, 128)
 
 
 def test_our_sealing_by_hand_is_the_librarys() -> None:
