@@ -68,7 +68,7 @@ class Frozen:
     def write(self, name: str, body: Bytes) -> None:
         """Write integers, durably, in the place of those of earlier rounds."""
         self.clear()
-        write_atomically(self.path(name), body.data, _checksum(name, fast_hash(body.data)))
+        write_atomically(self.path(name), body.data, checksum(name, fast_hash(body.data)))
 
     def read(self, name: str) -> Bytes | None:
         """Read the integers of a name, whole and checked, or nothing if there are none."""
@@ -77,14 +77,20 @@ class Frozen:
             data = np.fromfile(path, np.uint8)
         except FileNotFoundError:
             return None
-        body, found = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:].tobytes()
-        if _checksum(name, fast_hash(body.data)) != found:
-            raise FrozenError(
-                f"{path} is damaged: this silo sits the round out, since training again would give its update away. "
-                "See to the disk; leave the file where it is, the next round replaces it"
-            )
-        return body
+        return whole(name, data, path)
 
 
-def _checksum(name: str, content: bytes) -> bytes:
+def whole(name: str, data: Bytes, path: Path) -> Bytes:
+    """Take the integers out of a file's content, or refuse it if its checksum is another."""
+    body, found = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:].tobytes()
+    if checksum(name, fast_hash(body.data)) != found:
+        raise FrozenError(
+            f"{path} is damaged: this silo sits the round out, since training again would give its update away. "
+            "See to the disk; leave the file where it is, the next round replaces it"
+        )
+    return body
+
+
+def checksum(name: str, content: bytes) -> bytes:
+    """What stands at the end of a file."""
     return digest("frozen file", name, content)

@@ -3,6 +3,9 @@
 One SQLite file per node, in WAL mode with full synchronisation: when `put` returns, the fact survives a power cut.
 Facts are small; vectors are files beside it, written whole before they are named here. Secrets that must be forgotten
 are files beside it too: SQLite would leave copies of them in memory.
+
+SQLite notices a damaged page by its structure alone, so every fact carries a checksum over all of it. One that does not
+fit is never used: a hop that read another cohort than it wrote would release a model twice.
 """
 
 import os
@@ -12,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import Passing, UserError
 from silomix.runtime.store.home import SECRETS_DIRECTORY
 from silomix.runtime.store.vault import Vault
@@ -49,7 +53,7 @@ class Journal:
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not just unlinked
                 self._db.execute(
-                    "CREATE TABLE IF NOT EXISTS facts (kind TEXT, round INTEGER, key TEXT, value BLOB, "
+                    "CREATE TABLE IF NOT EXISTS facts (kind TEXT, round INTEGER, key TEXT, value BLOB, checksum BLOB, "
                     "PRIMARY KEY (kind, round, key)) WITHOUT ROWID"
                 )
                 self._check()
@@ -70,8 +74,8 @@ class Journal:
         if problems != ["ok"]:
             raise sqlite3.DatabaseError(problems[0])
         columns = [row[1] for row in self._db.execute("PRAGMA table_info(facts)")]
-        if columns != ["kind", "round", "key", "value"]:
-            raise sqlite3.DatabaseError("it has another program's tables")
+        if columns != ["kind", "round", "key", "value", "checksum"]:
+            raise sqlite3.DatabaseError("it has the tables of another program, or of an older version")
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -100,15 +104,27 @@ class Journal:
     def put(self, kind: str, round_: int, key: str, value: bytes) -> None:
         """Write a fact, durably. A fact that is there already is replaced."""
         with self._using():
-            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", (kind, round_, key, value))
+            row = (kind, round_, key, value, checksum(kind, round_, key, value))
+            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?)", row)
 
     def facts(self, kind: str) -> Iterator[tuple[int, str, bytes]]:
-        """Read all facts of a kind, oldest round first."""
+        """Read all facts of a kind, oldest round first. One that is not what was written ends the reading."""
         with self._using():
             rows = self._db.execute(
-                "SELECT round, key, value FROM facts WHERE kind = ? ORDER BY round, key", (kind,)
+                "SELECT round, key, value, checksum FROM facts WHERE kind = ? ORDER BY round, key", (kind,)
             ).fetchall()
-        yield from rows
+        for round_, key, value, written in rows:
+            self.check(kind, round_, key, value, written)
+            yield round_, key, value
+
+    def check(self, kind: str, round_: int, key: str, value: bytes, written: bytes) -> None:
+        """Compare a fact with its checksum."""
+        try:
+            whole = checksum(kind, round_, key, value) == written
+        except (TypeError, ValueError) as error:  # not even bytes, or text, any more
+            raise self.damaged(f"{kind} of round {round_}", error) from None
+        if not whole:
+            raise self.damaged(f"{kind} of round {round_}", ValueError("its checksum is another"))
 
     def forget(self, kind: str, round_: int, key: str) -> None:
         """Delete a fact, and take it out of the write-ahead log as well."""
@@ -120,3 +136,8 @@ class Journal:
         """Close the file."""
         with self._lock:
             self._db.close()
+
+
+def checksum(kind: str, round_: int, key: str, value: bytes) -> bytes:
+    """Cover all of a fact: what it says, and what it is said about."""
+    return digest("fact", kind, round_, key, value)

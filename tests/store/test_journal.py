@@ -67,7 +67,7 @@ def test_a_fact_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     journal.put("key", 1, "a", b"1")
     with pytest.raises(JournalError):
         journal.put("key", 1 << 63, "b", b"2")
-    with pytest.raises(sqlite3.ProgrammingError):
+    with pytest.raises(TypeError):
         journal.put("key", 1, "c", object())  # type: ignore[arg-type]
     assert [key for _, key, _ in journal.facts("key")] == ["a"]
     journal.put("key", 1, "d", b"3")  # no transaction is left open behind a failure
@@ -164,6 +164,25 @@ def test_a_damaged_journal_says_so_and_what_to_do(tmp_path: Path, damage: Callab
     assert isinstance(caught.value, UserError)  # shown without a traceback
     assert str(path) in str(caught.value)
     assert "enrol this node anew" in str(caught.value)
+
+
+@pytest.mark.parametrize("what", [b"the cohort", b"silo-17"], ids=["value", "key"])
+def test_a_flipped_bit_in_a_fact_is_found_on_reading(tmp_path: Path, what: bytes) -> None:
+    """SQLite sees nothing wrong with it: a hop would go on with another cohort than it wrote down."""
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal.put("released", 1, "silo-17", b"the cohort")
+    journal.put("other", 1, "", b"unharmed")
+    journal.close()
+    data = bytearray(path.read_bytes())
+    assert data.count(what) == 1
+    data[data.index(what) + 5] ^= 1
+    path.write_bytes(data)
+    journal = Journal(path)
+    with pytest.raises(JournalError, match=r"damaged.*checksum"):
+        list(journal.facts("released"))
+    assert list(journal.facts("other")) == [(1, "", b"unharmed")]
+    journal.close()
 
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:

@@ -203,6 +203,11 @@ class RoundLog:
         return self.records[-1].model_after if self.records else b""
 
     @property
+    def before(self) -> bytes:
+        """Digest of the model that the last round which was applied has changed; empty while none was."""
+        return next((r.model_before for r in reversed(self.records) if r.outcome is Outcome.APPLIED), b"")
+
+    @property
     def cohort(self) -> tuple[str, ...]:
         """The silos of the last round that was applied."""
         return next((r.silos for r in reversed(self.records) if r.outcome is Outcome.APPLIED), ())
