@@ -27,16 +27,17 @@ from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures
-from silomix.runtime.core.protocol.roundlog import Outcome, Record, computed_digest
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_problem, computed_digest
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
-from silomix.runtime.net.health import anybody, has_attempt
+from silomix.runtime.net.health import NOT_OPEN, anybody, has_attempt
 from silomix.runtime.net.history import MOST_RECORDS, write_record, write_signatures, write_trail
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, RECORDS_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
 from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.transport import Server, backoff
+from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lookout import Lookout
@@ -88,6 +89,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             where = config.directory.parent / NODE_FILE
             raise ConfigError(where, "initial_model", f"the model that is here {problem}; give one of the agreed task")
         self.model = model_digest(self.schema, self.tensors)
+        if newest is None and (problem := beginning_problem(self.model, self.federation)):
+            where = config.directory.parent / NODE_FILE
+            raise ConfigError(where, "initial_model", f"the model that is here {problem}; put that one here")
         self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)
         self.sums = KeptSums(config.state.sums)
@@ -364,8 +368,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
-        self._hop(hop, "unreachable")
-        self.log.warning(f"hop lost: {why}", peer=hop)
+        if why != NOT_OPEN or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
+            self._hop(hop, "unreachable")
+            self.log.warning(f"hop lost: {why}", peer=hop)
         await self.insist(core.HopLost(hop, manifest, why, self.clock()))
 
     async def _ask_all(self, effect: core.AskKeys) -> None:
@@ -695,6 +700,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             history=self.history[-HISTORY:],
             head_digest=self.core.log.head if self.core.log.records else b"",
             stuck=self._stuck()[:TEXT_BYTES],
+            protocol=PROTOCOL,
         )
 
     def _stuck(self) -> str:

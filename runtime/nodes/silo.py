@@ -104,12 +104,19 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 if fault is not None and fault.reason in NOT_WANTED:
                     raise fault from None
                 if fault is not None:
-                    log.fault("the aggregator refused, trying again", fault)
+                    self._say_refused(fault, attempt, "the aggregator refused, trying again")
                 elif attempt % 10 == 0:
                     log.warning("the aggregator is not reachable, trying again", code=error.code().name)
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
-                log.fault("what the aggregator announced cannot be read, trying again", fault)
+                self._say_refused(fault, attempt, "what the aggregator announced cannot be read, trying again")
+
+    def _say_refused(self, fault: PeerFault, attempt: int, what: str) -> None:
+        """Log a refusal, on whichever side. Until somebody has upgraded one of the two it comes with every try."""
+        if fault.reason is Reason.WRONG_PROTOCOL:
+            what = "this silo waits until one of the two is upgraded"
+        if fault.reason is not Reason.WRONG_PROTOCOL or attempt % 10 == 0:
+            self.log.fault(what, fault, peer=self.federation.aggregator.name)
 
     def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
         request = services_pb2.WatchRequest(federation_digest=self.federation.digest, records=self.core.log.round)

@@ -145,6 +145,7 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("parameters", "-1", "from 0"),
     ("task_package", '"silomix"', "name==version"),
     ("task_digest", '"ab"', "64 hex digits"),
+    ("initial_model", '"ab"', "64 hex digits"),
     ("parameters", str((1 << 33) + 1), "from 0 to 8589934592"),
 ]
 

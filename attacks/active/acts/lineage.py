@@ -166,9 +166,10 @@ async def nearly_in_groups(stage: Stage) -> Loot:
     return stage.loot(close.read, "the difference of two sums on nearly one model", **close.figures)
 
 
-@attack("crafted-initial-model", Rule.R5, "aggregator", Outcome.CONCEDED, CRAFTED)
+@attack("crafted-initial-model", Rule.R5, "aggregator", Outcome.REFUSED, CRAFTED)
 async def crafted_initial_model(stage: Stage) -> Loot:
     """The model that the federation begins with is a trap: it is the one model that no sum has made."""
+    await stage.found()
     manifest = await stage.whole_round()
     close = stage.closeness(stage.aggregator.sum(manifest), manifest)
     return stage.loot(close.read, "a sum to which the victim alone has contributed", **close.figures)

@@ -695,8 +695,20 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         manifest = self._open_manifest
         if event.manifest != manifest.digest or event.hop not in manifest.chain:
             return []  # of an attempt that is over
-        self.trouble[event.hop] = event.why
+        if event.hop != manifest.chain[0] or not self.missing(event.now):
+            self.trouble[event.hop] = event.why
         return self._give_up(event.now)
+
+    def missing(self, now: float) -> tuple[str, ...]:
+        """The silos that did not come until the deadline, if too few for a sum did: then hop 1 is right to give up."""
+        manifest, policy = self.manifest, self.federation.policy
+        late = now >= self._until - policy.release_s - policy.deadline_s / 10  # hop 1 has opened it a little earlier
+        if manifest is None or self.state is not Phase.COLLECTING or manifest.group_size or not late:
+            return ()  # in groups no header comes here
+        came = {header.silo for header in self._headers.values()}
+        if len(came) >= manifest.minimum_cohort:
+            return ()
+        return tuple(silo for silo in manifest.invited or self.federation.silo_names if silo not in came)
 
     def _header(self, event: HeaderIn) -> list[Effect]:
         header = event.header
@@ -858,7 +870,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             silent = [hop for hop in self.chain if hop not in self._signatures]
         for hop in silent:
             self.trouble.setdefault(hop, f"no answer while {self.state}")
-        why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.state}"
+        troubles = [f"{hop}: {what}" for hop, what in self.trouble.items()]
+        if missing := self.missing(now):
+            came, needed = {header.silo for header in self._headers.values()}, self._open_manifest.minimum_cohort
+            names = ", ".join(missing)
+            troubles.insert(0, f"{len(came)} silos came, and a sum needs {needed}: {names} did not come in time")
+        why = "; ".join(troubles) or f"no sum came while {self.state}"
         abandoned = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
         if abandoned:
