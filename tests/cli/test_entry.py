@@ -76,9 +76,9 @@ def test_without_a_command_the_help_goes_to_stderr(argv: list[str], capsys: pyte
     ("argv", "says"),
     [
         (["--precision", "0"], "--precision: found 0; give a whole number from 1 to 18"),
-        (["--precision", "19"], "--precision: found 19; give"),
-        (["--silos", "1000000000000"], "--silos: found 1000000000000; give 1 to 100000"),
-        (["--precision", "18", "--weight-levels", "1000000"], "lower r (now 18) or weight_levels"),
+        (["--precision", "19"], "--precision: found 19; give a whole number from 1 to 18"),
+        (["--silos", "1000000000000"], "--silos: found 1000000000000; a plan is computed for 100,000 at most"),
+        (["--precision", "18", "--headroom", "64"], "lower n_max"),
         (["--headroom", "99"], "--headroom: found 99; give a whole number from 0 to 64"),
     ],
 )

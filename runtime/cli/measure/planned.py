@@ -3,7 +3,6 @@
 import argparse
 from dataclasses import replace
 
-from silomix.runtime.cli.options import BadOption
 from silomix.runtime.cli.policy_options import policy_of, wrong
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.numbers import costs
@@ -14,16 +13,18 @@ from silomix.runtime.core.protocol.federation import Federation, Member
 
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
-MOST_SILOS = 100_000
-"""The longest roster that is made up for a plan: a hundred times the longest that a federation may have."""
+
+MOST_MEMBERS = 100_000
+"""Far more than a federation may have, and few enough to be held in memory."""
 
 
 def asked(args: argparse.Namespace) -> Federation:
     """Make up a federation under the policy that was given, or say which option is wrong."""
     policy, silos = policy_of(args), 10 if args.silos is None else args.silos
-    if silos > MOST_SILOS:
-        raise BadOption("--silos", f"found {silos}; give 1 to {MOST_SILOS}")
     hops = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
+    for name, found in (("silos", silos), ("shufflers", hops)):
+        if found > MOST_MEMBERS:
+            raise wrong(name, f"found {found}; a plan is computed for {MOST_MEMBERS:,} at most")
     federation = Federation(
         "planned",
         Member("aggregator", b""),
