@@ -21,6 +21,8 @@ from silomix.runtime.store.journal import Journal
 
 SHOWN = 16
 """Hex digits of a digest in a table."""
+NUMBERS = ("round", "attempts", "cohort")
+"""The columns of the table that are aligned to the right."""
 
 
 def show(path: Path, *, as_json: bool) -> int:
@@ -84,10 +86,8 @@ def _short(digest: bytes) -> str:
 
 def _table(records: list[Record]) -> Table:
     table = Table()
-    for name, justify in (("round", "right"), ("outcome", "left"), ("attempts", "right"), ("cohort", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for name in ("model after", "record", "stored by"):
-        table.add_column(name)
+    for name in ("round", "outcome", "attempts", "cohort", "model after", "record", "stored by"):
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     for record in records:
         table.add_row(
             str(record.round),

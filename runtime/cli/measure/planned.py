@@ -14,11 +14,17 @@ from silomix.runtime.core.protocol.federation import Federation, Member
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
 
+MOST_MEMBERS = 100_000
+"""Far more than a federation may have, and few enough to be held in memory."""
+
 
 def asked(args: argparse.Namespace) -> Federation:
     """Make up a federation under the policy that was given, or say which option is wrong."""
     policy, silos = policy_of(args), 10 if args.silos is None else args.silos
     hops = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
+    for name, found in (("silos", silos), ("shufflers", hops)):
+        if found > MOST_MEMBERS:
+            raise wrong(name, f"found {found}; a plan is computed for {MOST_MEMBERS:,} at most")
     federation = Federation(
         "planned",
         Member("aggregator", b""),

@@ -766,8 +766,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     f"attempt {manifest.attempt} of round {manifest.round} is not newer than "
                     f"attempt {old.attempt} of round {old.round}",
                 )
-        if (manifest.round, manifest.attempt) < self.closed:
-            raise PeerFault(Reason.FENCED, f"attempt {manifest.attempt} of round {manifest.round} is fenced here")
+        self._check_fence(manifest.round, manifest.attempt)
         own = self.keys.get((manifest.round, manifest.attempt), {})
         for key in manifest.hop_keys:
             if key.hop == self.identity.name:
@@ -998,9 +997,18 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         quorum = max(attempt.manifest.minimum_cohort, ceil(round(len(names) * self.federation.policy.quorum, 6)))
         return len(attempt.counted) >= max(attempt.manifest.minimum_cohort, min(quorum, len(names)))
 
+    def _check_fence(self, round_: int, attempt: int) -> None:
+        """Refuse an attempt that this hop has closed, though it may still be open here: the next is being prepared."""
+        if (round_, attempt) < self.closed:
+            raise PeerFault(Reason.FENCED, f"attempt {attempt} of round {round_} is fenced here")
+
     def _close(self) -> list[Effect]:
         attempt = self._now_open
         manifest = attempt.manifest
+        try:
+            self._check_fence(manifest.round, manifest.attempt)
+        except PeerFault as fault:
+            return self._give_up(fault)
         before = self._bound_to(manifest)
         silos = sorted(before or attempt.counted)
         missing = [s for s in silos if s not in attempt.counted]
@@ -1040,6 +1048,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         manifest = attempt.manifest
         if self._first(manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
+        self._check_fence(manifest.round, manifest.attempt)
         self._check(event.cohort, event.grouping)
         groups = () if event.grouping is None else event.grouping.groups
         padded = self.padded.get(manifest.digest)
@@ -1101,6 +1110,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         signed = self.signed.get(event.manifest)
         if signed not in (None, ready.digest):
             raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
+        if signed is None:
+            self._check_fence(padded.round, padded.attempt)
         fact = Signed(padded.round, padded.attempt, event.manifest, ready.digest)
         remember: list[Effect] = [] if signed else [Remember(fact)]
         return [*remember, Agree(self.identity.sign(ready.digest))]

@@ -234,3 +234,16 @@ def test_a_hop_that_never_answers_is_named_until_the_round_is_abandoned() -> Non
     net.aggregator.ask(net.aggregator.asks)  # type: ignore[arg-type]
     net.settle()
     all_have_the_model(net)
+
+
+@pytest.mark.parametrize("hop", ["hop-1", "hop-2"])
+def test_a_hop_that_has_closed_an_attempt_does_no_more_for_it(hop: str) -> None:
+    """It was asked for the keys of the next one while bodies of this one were still coming."""
+    net = Net(silos=3, hops=2)
+    net.submit("silo-1", "silo-2")
+    m, closing = net.manifest, net.hops[hop]
+    closing.step(shuffler.Prepare(net.f.digest, m.round, m.attempt + 1, net.f.silo_names, 0, m.head, net.now))
+    net.submit("silo-3")
+    assert not any(isinstance(fact, shuffler.Padded) for fact in closing.journal)
+    assert Reason.FENCED in (net.aborted.get("hop-1", []) if hop == "hop-1" else net.refusals)
+    assert net.core.phase is Phase.COLLECTING
