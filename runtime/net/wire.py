@@ -183,6 +183,8 @@ def write_bond(bond: Bond) -> manifest_pb2.Bond:
 
 def read_bond(wire: manifest_pb2.Bond) -> Bond:
     """Read the proof of whom a model is bound to."""
+    if not wire.hops:
+        raise PeerFault(Reason.MALFORMED, "a model that is said to be bound, and by no hop")
     trails = tuple(
         Trail(
             name_field(hop.hop, "a hop's name"),

@@ -113,7 +113,7 @@ SCHEMAS = (
 )
 KEYS = st.builds(RoundKey, NAME, NAME | st.just(""), U64, U32, DIGEST, U64, SIGNATURE)
 FENCES = st.builds(Fence, NAME, U64, U32, DIGEST, SIGNATURE)
-BONDS = st.integers(0, 3).flatmap(
+BONDS = st.integers(1, 3).flatmap(
     lambda hops: st.builds(
         Bond,
         DIGEST,
@@ -295,6 +295,7 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     *(("bound", "bond.participants.0.silo", v, MALFORMED) for v in ("", LONG)),
     ("bound", "bond.participants.0.header_digest", bytes(31), SHORT),
     ("bound", "bond.manifest_digest", b"", SHORT),
+    ("bound", "bond.hops", None, MALFORMED),
     ("bound", "bond.grouping_seal", bytes(31), SHORT),
     ("bound", "bond.signature", bytes(63), SHORT),
     *(("bound", "bond.hops.0.hop", v, MALFORMED) for v in ("", LONG)),

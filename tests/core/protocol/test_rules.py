@@ -279,10 +279,11 @@ def test_every_field_of_the_plan_is_compared() -> None:
 
 
 def test_no_field_can_change_without_the_digest() -> None:
-    """A manifest's digest names it everywhere, so every field must be in it."""
+    """A manifest's digest names it everywhere, so every field must be in it. Masks and seals are bound to it too."""
     for name, value, _ in CASES:
         altered = replace(M, **{name: value})
         assert (altered.digest == M.digest) is (name == "signature"), name
+        assert (altered.context(1).info() == M.context(1).info()) is (name == "signature"), name
     assert M.digest == replace(M, signature=b"").digest
 
 
