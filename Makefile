@@ -27,8 +27,8 @@ test: lint system warm    ## lint, types, then every test but the slow ones; the
 	$(PYTEST) -m 'not full' || \
 		{ echo "once more, one at a time:"; $(BIN)/pytest -n 0 -m 'not full' --last-failed --last-failed-no-failures none; }
 
-test-full: lint system warm  ## the slow ones too
-	$(PYTEST)
+test-full: lint system warm  ## the slow ones too, and more examples of every property
+	SILOMIX_THOROUGH=1 $(PYTEST)
 
 spec: $(STAMP) system     ## the specification in docs/spec, checked by TLC, small and large
 	$(BIN)/pytest tests/spec

@@ -37,7 +37,7 @@ from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.observe.log import redirected
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.home import INITIAL_MODEL, Home
-from silomix.runtime.store.modelfile import write_model
+from silomix.runtime.store.modelfile import model_digest, write_model
 from silomix.runtime.task import Task, load_task
 from silomix.v1 import services_pb2
 
@@ -71,12 +71,13 @@ def create(
     host: str = "127.0.0.1",
     listen_host: str = "",
     base_port: int = 0,
+    pin_model: bool = True,
 ) -> Federation:
     """Write a federation into an empty directory, with the initial model that its task makes.
 
-    The policy pins that model's schema, so that no node ever holds another, and the task's source. A task that is given
-    takes the place of the one that the policy names; the other settings are those of `silomix init`, which writes the
-    same files.
+    The policy pins that model, so that no node ever begins with another, its schema, and the task's source. A task that
+    is given takes the place of the one that the policy names; the other settings are those of `silomix init`, which
+    writes the same files. Without `pin_model` the initial model is the aggregator's word.
 
     >>> import silomix
     >>> policy = silomix.Policy(task="silomix.models.digits:task", task_options={"silos": 3}, rounds=5, precision=5)
@@ -89,8 +90,10 @@ def create(
         found = source_of(policy.task)
         policy = replace(policy, task_package=found.package, task_digest=found.digest)
     task = task or load_task(policy.task, policy.task_options)  # first: one that does not load leaves nothing behind
-    schema, model = task.schema(), write_model(task.schema(), task.initial())
-    if problem := pin_problem(schema, policy):
+    schema, tensors = task.schema(), task.initial()
+    model, digest = write_model(schema, tensors), model_digest(schema, tensors).hex()
+    problem = pin_problem(schema, policy) or (policy.initial_model not in ("", digest) and "is not the one it pins")
+    if problem:
         raise UserError(f"{policy.task}: the task's model {problem}; leave the pins out, they are made of the task")
     given: dict[Role, dict[str, Value]] = {role: dict((settings or {}).get(role, {})) for role in Role}
     given[Role.AGGREGATOR] = {"initial_model": INITIAL_MODEL, **given[Role.AGGREGATOR]}
@@ -99,7 +102,12 @@ def create(
         silos,
         shufflers,
         name=name,
-        policy=replace(policy, schema=schema.digest.hex(), parameters=schema.parameters),
+        policy=replace(
+            policy,
+            schema=schema.digest.hex(),
+            parameters=schema.parameters,
+            initial_model=digest if pin_model else "",
+        ),
         insecure=insecure,
         ca=ca,
         silo_options=silo_options,
@@ -129,7 +137,7 @@ async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_p
     tls, limits = tls_of(config), Limits.of(config.federation)
     aggregator = config.federation.aggregator
     async with channel(aggregator.address, aggregator.name, tls, limits.answered) as open_channel:
-        line = Line(open_channel, aggregator.name, metadata(config.name, tls), Unseen())
+        line = Line(open_channel, aggregator.name, metadata(config.name, tls), Unseen(), any_protocol=True)
         what, kind = method("AggregatorService", "GetStatus"), services_pb2.GetStatusResponse
         return await line.ask(what, services_pb2.GetStatusRequest(), kind, limits.status, timeout_s)
 

@@ -11,12 +11,13 @@ from hypothesis import settings
 
 # Tests import each other as `tests.core.numbers.oracle`, however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.tools import examples
 
 # Two tests run at a time: if each used every core for its matrices, they would hold each other up.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples in every run, and no deadline: the first call of a kernel compiles it.
-settings.register_profile("silomix", derandomize=True, deadline=None)
+settings.register_profile("silomix", derandomize=True, deadline=None, max_examples=examples(100))
 settings.load_profile("silomix")
 
 LONGEST_S = 240.0

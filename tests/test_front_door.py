@@ -65,7 +65,11 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = silomix.trane
 
 
-@pytest.mark.parametrize("name", silomix.__all__)
+SLOW = {"audit"}
+"""Examples that take as long as what they show."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in silomix.__all__])
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = doctest.DocTestParser().get_doctest(getattr(silomix, name).__doc__, {}, name, None, None)

@@ -18,6 +18,11 @@ PACKAGES = {
 """The Debian package of each program."""
 
 
+def examples(thorough: int) -> int:
+    """How many examples a property is tried with: all of them in `make test-full`, and a third in `make test`."""
+    return thorough if os.environ.get("SILOMIX_THOROUGH") else max(10, thorough // 3)
+
+
 def program(name: str) -> str:
     """Return a program's path. Without it the test is skipped; where CI=true it fails, for there nothing is missing."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")

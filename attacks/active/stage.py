@@ -64,7 +64,14 @@ class Stage:
         self.cast, self.witness = cast, witness
         TRAINED.clear()
         self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-", dir=MEMORY if MEMORY.is_dir() else None))
-        self.federation = create(self.home / "f", SILOS, HOPS, policy=policy(**dict(cast.policy)), name="drill")
+        self.federation = create(
+            self.home / "f",
+            SILOS,
+            HOPS,
+            policy=policy(**dict(cast.policy)),
+            name="drill",
+            pin_model=cast.genesis != "shape",
+        )
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
         self._mark = self.born = len(witness.heard)
@@ -102,10 +109,15 @@ class Stage:
             elif cast.genesis == "shape":
                 us.start = us.keep_any(us.tensors(us.start))
             self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
-            await self.aggregator.found()
-            await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
+            if cast.genesis != "trap":
+                await self.found()
         else:
             await self.until(lambda: self.running.aggregator.announced is not None, "the first round is announced")
+
+    async def found(self) -> None:
+        """Begin the history; an attack on its beginning does so itself."""
+        await self.aggregator.found()
+        await self.until(lambda: self.aggregator.watching >= set(self.honest_silos), "all silos watch")
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -217,7 +217,11 @@ def _patches() -> dict[Rule, list[Patch]]:
             (rules, "small_order", lambda _: False),
             (silo, "seal", _sealed_to_anything),
         ],
-        Rule.R5: [(follow, "follows", lambda _: False)],
+        Rule.R5: [
+            (follow, "follows", lambda _: False),
+            (follow, "check_followed", _nothing),
+            (roundlog, "check_beginning", _nothing),
+        ],
         Rule.R6: [
             *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire", "_record")),
             (Secret, "wipe", _nothing),

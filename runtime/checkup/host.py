@@ -16,6 +16,7 @@ from silomix.runtime.config.owners.accept import read_accepted
 from silomix.runtime.consent import task_problem
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.core.protocol.owners import not_accepted
+from silomix.runtime.core.protocol.roundlog import beginning_problem
 from silomix.runtime.core.protocol.rules import pin_problem
 from silomix.runtime.net.transport import tls_of
 
@@ -157,6 +158,7 @@ def task_pinned(config: NodeConfig) -> str:
 
 def task(config: NodeConfig) -> str:
     """Look whether the task is the one that was agreed on, and train one step of it."""
+    from silomix.runtime.store.modelfile import model_digest
     from silomix.runtime.task import load_task, train_task
 
     policy = config.federation.policy
@@ -168,19 +170,25 @@ def task(config: NodeConfig) -> str:
     if config.role is not Role.SILO:
         return f"{policy.task} loads, {schema.parameters:,} parameters"
     started = time.monotonic()
-    trained = train_task(task, task.initial(), 1)
+    first = task.initial()
+    trained = train_task(task, first, 1)
     took = time.monotonic() - started
     if took > policy.deadline_s:
         raise Trouble(
             f"training takes {took:.0f} s here, and silos have {policy.deadline_s} s",
             "train less in a round, use a faster host, or have the owners agree on a longer deadline_s",
         )
-    return f"{policy.task} trained on {trained.examples} examples in {took:.1f} s, {schema.parameters:,} parameters"
+    done = f"{policy.task} trained on {trained.examples} examples in {took:.1f} s, {schema.parameters:,} parameters"
+    if not policy.initial_model:
+        return done
+    if model_digest(schema, first).hex() == policy.initial_model:
+        return f"{done}; it makes the agreed initial model"
+    return f"{done}; the agreed initial model is another than it makes here: ask whoever assembled the federation why"
 
 
 def initial_model(config: NodeConfig) -> str:
     """Look whether the model before round 1 is there, and of the task."""
-    from silomix.runtime.store.modelfile import read_model
+    from silomix.runtime.store.modelfile import model_digest, read_model
 
     if config.initial_model is None:
         return "none given: the task makes it"
@@ -188,11 +196,13 @@ def initial_model(config: NodeConfig) -> str:
         raise Trouble(
             f"{config.initial_model} is not there", f"run `silomix model init --config {config.initial_model.parent}`"
         )
-    schema = read_model(config.initial_model.read_bytes())[0]
+    schema, tensors = read_model(config.initial_model.read_bytes())
     if problem := pin_problem(schema, config.federation.policy):
         raise Trouble(
             f"{config.initial_model}: the model {problem}", "it is of another task or other options; make it anew"
         )
+    if problem := beginning_problem(model_digest(schema, tensors), config.federation):
+        raise Trouble(f"{config.initial_model}: the model {problem}", "take the file that `silomix assemble` wrote")
     return f"{schema.parameters:,} parameters"
 
 

@@ -11,8 +11,9 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.net.edges import dialled_by
-from silomix.runtime.net.meeting import PROTOCOL, meet
+from silomix.runtime.net.meeting import meet
 from silomix.runtime.net.transport import tls_of
+from silomix.runtime.net.version import difference
 
 
 async def peers(config: NodeConfig, timeout_s: float) -> list[Finding]:
@@ -46,6 +47,8 @@ async def _peer(config: NodeConfig, name: str, timeout_s: float) -> Finding:
     except PeerFault as fault:
         return Finding(what, False, f"what it answers is not understood: {fault.message}", f"which version has {name}?")
     took = time.time() - started
+    if differs := difference(said.protocol, name, config.name):
+        return Finding(what, False, *differs)
     ours = config.federation.digest
     if said.federation != ours:
         return Finding(
@@ -54,9 +57,6 @@ async def _peer(config: NodeConfig, name: str, timeout_s: float) -> Finding:
             f"it has the federation file {said.federation.hex()[:SHOWN]}, and this node {ours.hex()[:SHOWN]}",
             f"compare with {member.owner} which file all have accepted, and replace the other",
         )
-    if said.protocol.partition(".")[0] != PROTOCOL.partition(".")[0]:
-        do = "install versions with the same major version of the protocol"
-        return Finding(what, False, f"it speaks protocol {said.protocol}, and this node {PROTOCOL}", do)
     return Finding(
         what,
         True,

@@ -15,7 +15,8 @@ from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
-from silomix.runtime.net.meeting import PROTOCOL, own_version
+from silomix.runtime.net.meeting import own_version
+from silomix.runtime.net.version import PROTOCOL
 
 
 def checkup(path: Path, *, quick: bool = False, offline: bool = False, timeout_s: float = 5.0) -> list[Finding]:

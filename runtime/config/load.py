@@ -31,7 +31,7 @@ from silomix.runtime.config.owners.accept import require_accepted
 from silomix.runtime.config.owners.pins import load_pins, require_pins
 from silomix.runtime.config.signer import CommandSigner
 from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
-from silomix.runtime.core.policy import AUTO, LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
+from silomix.runtime.core.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
 from silomix.runtime.core.protocol.federation import Federation, Member, Owner
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.values import Scalar
@@ -133,8 +133,6 @@ def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> F
     _check_roster(where, federation)
     if conflict := federation.conflict():
         raise where.under("policy").wrong(*conflict)
-    if policy.bound == AUTO:  # nodes do not put such bounds into manifests yet
-        raise where.under("policy").wrong("bound", 'found "auto", which only `silomix simulate` has yet; give a number')
     return federation
 
 

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     SHAPE_MISMATCH = "shape_mismatch"
     # A manifest that a node does not accept.
     MALFORMED = "malformed"
+    WRONG_PROTOCOL = "wrong_protocol"
     WRONG_FEDERATION = "wrong_federation"
     WRONG_ROUND = "wrong_round"
     WRONG_ATTEMPT = "wrong_attempt"

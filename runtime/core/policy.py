@@ -230,6 +230,14 @@ class Policy:
         APART,
         LATER,
     ] = ""
+    initial_model: Annotated[
+        str,
+        _DIGEST,
+        "Digest of the model that the federation begins with, in hex; empty for any. Silos and shufflers refuse a "
+        "history that begins with another.",
+        APART,
+        LATER,
+    ] = ""
     task_options: Annotated[Mapping[str, Scalar], OPTIONS, "Arguments of the factory, the same at every silo."] = field(
         default_factory=dict
     )

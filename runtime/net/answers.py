@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.protocol.messages import Accusation
 from silomix.runtime.net.limits import TEXT_BYTES
+from silomix.runtime.net.version import SAID
 from silomix.runtime.net.wire import read_evidence, write_evidence
 from silomix.v1 import body_pb2
 
@@ -46,6 +47,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.SHAPE_MISMATCH: Answer(_STATE),
     # A manifest that a node does not accept.
     Reason.MALFORMED: Answer(_BAD),
+    Reason.WRONG_PROTOCOL: Answer(_STATE),
     Reason.WRONG_FEDERATION: Answer(_STATE),
     Reason.WRONG_ROUND: Answer(_STATE),
     Reason.WRONG_ATTEMPT: Answer(_STATE),
@@ -91,9 +93,9 @@ ANSWERS: dict[Reason, Answer] = {
 
 
 async def refuse(context: grpc.aio.ServicerContext[Any, Any], fault: Fault) -> None:
-    """End a call with a fault's reason and sentence, the name of whose fault it is, and any evidence."""
+    """End a call with a fault's reason and sentence, the protocol's number, whose fault it is, and any evidence."""
     peer = str(fault.details.get("peer", ""))
-    trailing: list[tuple[str, str | bytes]] = []
+    trailing: list[tuple[str, str | bytes]] = [*SAID]
     if peer and peer.isascii() and peer.isprintable():
         trailing.append((ABOUT, _cut(peer)))
     if isinstance(fault, Accusation):

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.net.answers import refuse
 from silomix.runtime.net.limits import FIRST_S, READ_S, SLOWEST_BYTES_S
+from silomix.runtime.net.version import SAID, check_protocol
 
 Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
@@ -136,6 +137,7 @@ class Call:
         """It gets a number of its own."""
         self.peer, self.method, self.stream = peer, method, witness.stream()
         self._context, self._witness = context, witness
+        self._named = False
 
     async def next(self, kind: str, limit: int, seconds: float | None) -> bytes | None:
         """Return the next message as bytes, which are counted; None if there is none. None also means no hurry."""
@@ -170,6 +172,9 @@ class Call:
         seconds = READ_S + len(raw) / SLOWEST_BYTES_S
         try:
             async with asyncio.timeout(seconds):
+                if not self._named:  # a refusal names it where it says why
+                    await self._context.send_initial_metadata(SAID)
+                    self._named = True
                 await self._context.write(raw)
         except TimeoutError:
             raise PeerFault(Reason.TOO_SLOW, f"{self.peer} did not read for {seconds:.0f} s", peer=self.peer) from None
@@ -188,7 +193,7 @@ class Method:
     answer: Callable[[Call], Awaitable[None]]
     room: Room = field(default_factory=Room)
     seen: bool = True
-    """Whether its messages are counted and captured, as those of rounds are."""
+    """Whether its messages are those of rounds: counted, captured, and taken from nodes of the same protocol alone."""
 
     def handler(self, host: Host, name: str, pace: Pace) -> "grpc.RpcMethodHandler[Any, Any]":
         """Make what gRPC calls. The pace is that of all methods of a node together."""
@@ -200,6 +205,8 @@ class Method:
                     peer = host.caller(context)
                 finally:
                     await pace.turn(peer)  # strangers, who have no name, share one
+                if self.seen:
+                    check_protocol(context.invocation_metadata(), peer)
                 self.admit(peer)
                 with self.room.place(peer):
                     await self.answer(Call(context, host if self.seen else Unseen(), peer, name))

@@ -99,7 +99,7 @@ def reflect(names: Iterable[str]) -> dict[str, Method]:
 
 async def has_attempt(to: grpc.aio.Channel, manifest: bytes, timeout_s: float, metadata: Metadata = ()) -> str:
     """Ask a hop whether it still has an attempt open; return what is wrong, or nothing."""
-    line = Line(to, "the hop", metadata, Unseen())
+    line = Line(to, "the hop", metadata, Unseen(), any_protocol=True)
     request = health_pb2.HealthCheckRequest(service=f"{ATTEMPT}/{manifest.hex()}")
     check: Any = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
     try:

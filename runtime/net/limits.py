@@ -260,7 +260,14 @@ class Limits:
         """The federation's state: who is present, the hops with their troubles, and the last rounds."""
         hop = services_pb2.HopStatus(name=NAME, state=NAME, trouble="t" * TEXT_BYTES)
         row = services_pb2.RoundStatus(round=LARGE, attempts=1 << 31, cohort=1 << 31, seconds=1, score=1)
-        rest = services_pb2.GetStatusResponse(federation=NAME, phase=NAME, present=[NAME] * self.silos)
+        rest = services_pb2.GetStatusResponse(
+            federation=NAME,
+            phase=NAME,
+            present=[NAME] * self.silos,
+            head_digest=bytes(DIGEST_BYTES),
+            stuck="t" * TEXT_BYTES,
+            protocol=1 << 31,
+        )
         return _with(rest, (self.hops, hop), (HISTORY, row))
 
     @cached_property

@@ -4,7 +4,8 @@ gRPC hands over nothing at all where a response does not parse, and whoever goes
 a fault of the peer, by name, like any other message that it should not have sent.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -13,7 +14,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import Witness, check_length, parse
+from silomix.runtime.net.version import check_protocol
 from silomix.v1 import services_pb2
 
 M = TypeVar("M", bound=Message)
@@ -31,9 +34,15 @@ def method(service: str, name: str) -> MethodDescriptor:
 class Line:
     """What calls one member."""
 
-    def __init__(self, to: grpc.aio.Channel, peer: str, metadata: Metadata, witness: Witness) -> None:
-        """Each call carries the metadata, and is counted by the witness."""
+    def __init__(
+        self, to: grpc.aio.Channel, peer: str, metadata: Metadata, witness: Witness, *, any_protocol: bool = False
+    ) -> None:
+        """Each call carries the metadata, and is counted by the witness.
+
+        `any_protocol` is for questions that do not belong to rounds: a member of another protocol may answer them.
+        """
         self._to, self._peer, self._metadata, self._witness = to, peer, metadata, witness
+        self._any_protocol = any_protocol
 
     async def ask(
         self,
@@ -49,7 +58,10 @@ class Line:
         stream = self._witness.stream()
         call: Any = self._to.unary_unary(_path(what), None, None)
         raw = self._sent(what, stream, request)
-        answer = await call(raw, metadata=self._metadata, timeout=timeout_s, wait_for_ready=wait)
+        answering = call(raw, metadata=self._metadata, timeout=timeout_s, wait_for_ready=wait)
+        with self._refusing():
+            answer = await answering
+        await self._check(answering)
         return self._taken(what, stream, answer, kind, limit)
 
     async def listen(
@@ -59,9 +71,14 @@ class Line:
         stream = self._witness.stream()
         call: Any = self._to.unary_stream(_path(what), None, None)
         answers = call(self._sent(what, stream, request), metadata=self._metadata, timeout=timeout_s)
+        checked = False
         try:
-            async for raw in answers:
-                yield self._taken(what, stream, raw, kind, limit)
+            with self._refusing():
+                async for raw in answers:
+                    if not checked:
+                        await self._check(answers)
+                        checked = True
+                    yield self._taken(what, stream, raw, kind, limit)
         finally:
             answers.cancel()  # whoever stops listening hangs up
 
@@ -75,8 +92,26 @@ class Line:
     ) -> Any:
         """Send a stream of messages that are bytes already and are counted, and return the answer."""
         call: Any = self._to.stream_unary(_path(what), None, None)
-        raw = await call(frames, metadata=self._metadata, timeout=timeout_s)
+        answering = call(frames, metadata=self._metadata, timeout=timeout_s)
+        with self._refusing():
+            raw = await answering
+        await self._check(answering)
         return self._taken(what, stream, raw, GetMessageClass(what.output_type), limit)
+
+    async def _check(self, call: Any) -> None:
+        """Refuse an answer of a node that speaks another protocol, before any of it is read."""
+        if not self._any_protocol:
+            check_protocol(await call.initial_metadata(), self._peer)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Take a refusal for what it is: one by a node of another protocol may have any reason, and means only that."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if not self._any_protocol and fault_of(error) is not None:
+                check_protocol(error.trailing_metadata(), self._peer)
+            raise
 
     def _sent(self, what: MethodDescriptor, stream: int, request: Message) -> bytes:
         raw = request.SerializeToString()

@@ -21,11 +21,10 @@ from silomix.runtime.net.health import anybody
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line
 from silomix.runtime.net.transport import Tls, channel, metadata
+from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field
 from silomix.v1 import member_pb2
 
-PROTOCOL = "1.0"
-"""MAJOR.MINOR. Nodes of one major version understand each other; a minor one adds what older nodes may ignore."""
 SERVICE = member_pb2.DESCRIPTOR.services_by_name["MemberService"]
 MEET: MethodDescriptor = SERVICE.methods_by_name["Meet"]
 _WORD = 64
@@ -44,7 +43,7 @@ class Greeting:
 def greeting(federation: Federation, pins: Iterable[Pin]) -> member_pb2.Greeting:
     """Write what a node says of itself."""
     return member_pb2.Greeting(
-        protocol=PROTOCOL,
+        protocol=str(PROTOCOL),
         version=own_version(),
         federation_digest=federation.digest,
         pins=[
@@ -106,6 +105,6 @@ async def meet(config: NodeConfig, peer: str, tls: Tls | None, pins: Iterable[Pi
     federation, limits = config.federation, Limits.of(config.federation)
     request = member_pb2.MeetRequest(greeting=greeting(federation, pins))
     async with channel(federation.member(peer).address, peer, tls, limits.answered) as to:
-        line = Line(to, peer, metadata(config.name, tls), Unseen())
+        line = Line(to, peer, metadata(config.name, tls), Unseen(), any_protocol=True)
         answer = await line.ask(MEET, request, member_pb2.MeetResponse, limits.answered, timeout_s)
     return read_greeting(answer.greeting, federation)

@@ -25,6 +25,7 @@ from silomix.runtime.net.calls import Call, Context, Host, Method, Pace
 from silomix.runtime.net.health import NAMES, Health, anybody, reflect
 from silomix.runtime.net.limits import HANDSHAKE_S, METADATA_BYTES, STREAMS, Limits
 from silomix.runtime.net.names import INSECURE_NAME
+from silomix.runtime.net.version import SAID
 
 RECEIVE_BYTES = 4 << 20
 """The longest message that a caller takes who has no federation at hand: gRPC's own default."""
@@ -128,8 +129,8 @@ def channel(address: str, peer: str, tls: Tls | None, receive_bytes: int = RECEI
 
 
 def metadata(name: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
-    """What a caller adds to each call: nothing under TLS, its bare word without."""
-    return () if tls else ((INSECURE_NAME, name),)
+    """What a caller adds to each call: the protocol that it speaks, and without TLS its bare word for who it is."""
+    return SAID if tls else (*SAID, (INSECURE_NAME, name))
 
 
 def caller(context: Context, federation: Federation, tls: Tls | None) -> str:

@@ -14,27 +14,30 @@ import grpc
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import Fault, PeerFault, Reason, UserError
+from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.codec import Aggregate
 from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.numbers.schema import Array
+from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode, follows, next_model, uncover
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures
-from silomix.runtime.core.protocol.roundlog import Outcome, Record, computed_digest
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_problem, computed_digest
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
-from silomix.runtime.net.health import anybody, has_attempt
+from silomix.runtime.net.health import NOT_OPEN, anybody, has_attempt
 from silomix.runtime.net.history import MOST_RECORDS, write_record, write_signatures, write_trail
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, RECORDS_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
 from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.transport import Server, backoff
+from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lookout import Lookout
@@ -86,6 +89,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             where = config.directory.parent / NODE_FILE
             raise ConfigError(where, "initial_model", f"the model that is here {problem}; give one of the agreed task")
         self.model = model_digest(self.schema, self.tensors)
+        if newest is None and (problem := beginning_problem(self.model, self.federation)):
+            where = config.directory.parent / NODE_FILE
+            raise ConfigError(where, "initial_model", f"the model that is here {problem}; put that one here")
         self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self._load_moments(newest, made)
         self.sums = KeptSums(config.state.sums)
@@ -145,6 +151,22 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         if self.optimiser.slots:
             write_atomically(path, write_model(self.optimiser.state_schema(self.schema), moments))
 
+    def previous_file(self) -> Path | None:
+        """Where the model before the newest one lies, if bounds follow from it."""
+        digest = self.core.log.before
+        if self.federation.policy.bound != AUTO or not digest:
+            return None
+        path = self.config.state.model(digest)
+        return self.initial[1] if not path.exists() and digest == self.initial[0] else path
+
+    def _bounds_here(self) -> tuple[float, ...]:
+        """Compute the bounds of the round that is next from the files that are here."""
+        path = self.previous_file()
+        if path is not None and not path.exists():
+            raise ConfigError(path, "", "is missing: the next round's bounds follow from it; put it back")
+        previous = None if path is None else read_model(path.read_bytes())[1]
+        return bounds_of(self.federation.policy, self.schema, self.tensors, previous)
+
     async def main(self) -> None:
         """Serve, and run round after round until all are done."""
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
@@ -155,9 +177,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         try:
             self.spawn(self._lookout.watch())
             self._published = self.core.log.round - (not self.core.counts)
-            await self.insist(
-                core.Start(self.model, self._state_digest(self.moments), self.schema, self.clock(), self._pending())
-            )
+            state, bounds = self._state_digest(self.moments), await self.work(self._bounds_here)
+            await self.insist(core.Start(self.model, state, self.schema, self.clock(), self._pending(), bounds))
             await self.keep_time(core.Tick, lambda: self.core.phase is core.Phase.FINISHED)
             await (self.stopping.wait() if self.config.linger else self._farewell())
         finally:
@@ -347,8 +368,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
-        self._hop(hop, "unreachable")
-        self.log.warning(f"hop lost: {why}", peer=hop)
+        if why != NOT_OPEN or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
+            self._hop(hop, "unreachable")
+            self.log.warning(f"hop lost: {why}", peer=hop)
         await self.insist(core.HopLost(hop, manifest, why, self.clock()))
 
     async def _ask_all(self, effect: core.AskKeys) -> None:
@@ -555,14 +577,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """Make the next model of a sum that can be read now."""
         try:
             made = await self.work(self._next_model, manifest, ready, pads, passage)
-        except PeerFault as fault:  # out of range: nothing is published
+        except Fault as fault:  # out of range, or no bounds follow from it: nothing is published
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
             await self.insist(core.SumRefused(manifest.digest, str(fault), self.clock()))
             return
         finally:
             if passage is not None:
                 passage.close()
-        data, tensors, moments, size, received = made
+        data, tensors, moments, bounds, size, received = made
         digest = await self.work(model_digest, manifest.schema, tensors)
         await self._durably(write_atomically, self.config.state.model(digest), data)
         kept = self.config.state.moments(digest, manifest.round)
@@ -588,7 +610,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._account(manifest)
         self.events.applied(done)
         state = await self.work(self._state_digest, moments)
-        await self.insist(core.SumApplied(manifest.digest, digest, state, self.clock()))
+        await self.insist(core.SumApplied(manifest.digest, digest, state, self.clock(), bounds))
         for old in set(self.models.glob("*.moments")) - {kept}:  # the round is in the journal
             old.unlink()
 
@@ -617,15 +639,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def _next_model(
         self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
-    ) -> tuple[bytes, dict[str, Array], dict[str, Array], int, int]:
-        """Make the next model of the sum, the next state of the server's optimiser, and tell what came for it.
+    ) -> tuple[bytes, dict[str, Array], dict[str, Array], tuple[float, ...], int, int]:
+        """Make the next model of the sum, the server's next state, the next round's bounds, and tell what came for it.
 
         What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
         """
         means, size, received = self._means(manifest, ready, pads, passage)
         self.weighed(manifest, sum(mean.weight for mean in means))
         model, moments = next_model(self.federation, manifest, means, self.tensors, self.moments)
-        return write_model(manifest.schema, model), model, moments, size, received
+        bounds = bounds_of(self.federation.policy, manifest.schema, model, self.tensors)
+        return write_model(manifest.schema, model), model, moments, bounds, size, received
 
     def _means(
         self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
@@ -677,6 +700,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             history=self.history[-HISTORY:],
             head_digest=self.core.log.head if self.core.log.records else b"",
             stuck=self._stuck()[:TEXT_BYTES],
+            protocol=PROTOCOL,
         )
 
     def _stuck(self) -> str:
@@ -807,15 +831,18 @@ class _Service:
     async def _get_model(self, call: Call) -> None:
         request = await call.request(services_pb2.GetModelRequest, SMALL_BYTES)
         node = self.node
-        data, initial = node.data, node.initial
+        data, initial, previous = node.data, node.initial, node.previous_file()
+        before = node.core.log.before if previous is not None else b""
         if request.state:
             data = await node.work(node.state_file)
         elif request.model_digest == initial[0] != node.model:  # somebody who begins from the start
             data = await node.work(initial[1].read_bytes)
+        elif previous is not None and request.model_digest == before != node.model:  # or who was away, for the bounds
+            data = await node.work(previous.read_bytes)
         computed = write_signatures(tuple(sorted(node.computed.items())))
         for start in range(0, len(data), PART_BYTES):
             # Also in between: a slow reader must not keep an old one in memory.
-            if request.model_digest not in (node.model, initial[0]):
+            if request.model_digest not in (node.model, initial[0], before):
                 raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
             part = services_pb2.ModelPart(total_bytes=len(data), data=data[start : start + PART_BYTES])
             if start == 0:

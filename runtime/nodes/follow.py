@@ -11,9 +11,11 @@ import grpc
 import numpy as np
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.learning.bounds import check_followed
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import (
     Tensors,
@@ -25,6 +27,7 @@ from silomix.runtime.core.protocol.lineage import (
     next_model,
     uncover,
 )
+from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, computed_digest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net.answers import fault_of, transient
@@ -57,6 +60,8 @@ class Follower:
         self._state: Tensors = {}
         self._turn = asyncio.Lock()
         self._known = b""
+        self._past: tuple[bytes, Tensors] = (b"", {})
+        """The model before this one, with its digest, if bounds follow from it."""
         self.liar = ""
         """What the aggregator was caught with."""
 
@@ -86,6 +91,30 @@ class Follower:
                 raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model
 
+    async def check_bounds(self, manifest: Manifest) -> None:
+        """Compute a round's bounds from the two newest models, and refuse others."""
+        if self._federation.policy.bound != AUTO:
+            return  # there is one for all, which was checked with the manifest
+        model = await self.follow(manifest.model)
+        async with self._turn:
+            if self._log.model != manifest.model:
+                raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
+            before = self._log.before
+            if before and self._past[0] != before:
+                self._past = before, await self._earlier(before)
+            previous = self._past[1] if before else None
+            policy, bounds = self._federation.policy, manifest.bounds
+            await self._node.work(check_followed, policy, manifest.schema, bounds, model, previous)
+
+    async def _earlier(self, digest: bytes) -> Tensors:
+        """Return the model before the newest: from the disk, or from the aggregator if this silo was away."""
+        path = self._directory.model(digest)
+        try:
+            return await self._node.work(lambda: _announced_model(path.read_bytes(), digest, self._schema))
+        except (PeerFault, OSError):  # not here, or damaged
+            data, _ = await self._get(digest, state=False)
+        return await self._node.work(_announced_model, data, digest, self._schema)
+
     async def _advance(self) -> None:
         """Take one step towards the end of the log, or go there at once."""
         last = self._log.round - 1
@@ -110,13 +139,20 @@ class Follower:
             await self._adopt(self._log.records[last])  # too far behind: the aggregator has not kept all sums
             self.at = last
 
+    def _take(self, model: Tensors, state: Tensors) -> None:
+        """Have another model, and remember the one before if bounds follow from both."""
+        if self._federation.policy.bound == AUTO and self.at >= 0:
+            now = self._log.records[self.at].model_after
+            self._past = self._past if now == self._past[0] else (now, self.model)
+        self.model, self._state = model, state
+
     # Computing
 
     async def _compute(self, record: Record) -> None:
         started = self._node.clock()
         transcript, body = await self._download(record)
         model, state = await self._node.work(self._step, record, transcript, body)
-        self.model, self._state = model, state
+        self._take(model, state)
         self._node.metrics.phase_took("follow", self._node.clock() - started)
         self._node.log.info("computed the model", round=record.round, cohort=len(record.silos))
         if record.digest == self._log.head:
@@ -203,6 +239,8 @@ class Follower:
         home = self._directory
         home.models.mkdir(parents=True, exist_ok=True)
         kept = {home.model(record.model_after), home.moments(record.model_after, record.round)}
+        if self._federation.policy.bound == AUTO:
+            kept.add(home.model(record.model_before))
         if self._optimiser.slots:
             schema = self._optimiser.state_schema(self._schema)
             write_atomically(home.moments(record.model_after, record.round), write_model(schema, state))
@@ -239,7 +277,7 @@ class Follower:
 
     async def _fetch(self, record: Record) -> tuple[tuple[str, bytes], ...]:
         """Download the model that a record names, and the server's state; return who has computed it."""
-        data, computed = await self._get(record, state=False)
+        data, computed = await self._get(record.model_after, state=False)
         model = await self._node.work(_announced_model, data, record.model_after, self._schema)
         state = self._optimiser.start(self._schema)
         if self._optimiser.slots and record.state_after != self._state_digest(state):
@@ -247,10 +285,10 @@ class Follower:
                 raise PeerFault(
                     Reason.WRONG_STEP, "the server's state does not begin at rest, as it must", peer=self._aggregator
                 )
-            raw, _ = await self._get(record, state=True)
+            raw, _ = await self._get(record.model_after, state=True)
             schema = self._optimiser.state_schema(self._schema)
             state = await self._node.work(_announced_model, raw, record.state_after, schema)
-        self.model, self._state = model, state
+        self._take(model, state)
         return computed
 
     async def _adopt(self, record: Record) -> None:
@@ -278,9 +316,9 @@ class Follower:
                 peer=self._aggregator,
             )
 
-    async def _get(self, record: Record, *, state: bool) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
+    async def _get(self, model: bytes, *, state: bool) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
         most = 2 * 8 * (2 * self._schema.parameters if state else self._schema.parameters) + MODEL_SLACK_BYTES
-        request = services_pb2.GetModelRequest(model_digest=record.model_after, state=state)
+        request = services_pb2.GetModelRequest(model_digest=model, state=state)
         kind, limit, what = (
             services_pb2.ModelPart,
             self._node.limits.model_part,

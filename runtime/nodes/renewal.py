@@ -19,8 +19,9 @@ from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.calls import Method
 from silomix.runtime.net.edges import dialled_by
-from silomix.runtime.net.meeting import PROTOCOL, Greeting, answering, meet
+from silomix.runtime.net.meeting import Greeting, answering, meet
 from silomix.runtime.net.transport import tls_of
+from silomix.runtime.net.version import difference
 from silomix.runtime.store.home import PIN
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ class Renewal:
         node = self._node
         if self._said.get(peer) != (greeting.protocol, greeting.federation):
             self._said[peer] = (greeting.protocol, greeting.federation)
-            if greeting.protocol.partition(".")[0] != PROTOCOL.partition(".")[0]:
-                node.log.warning(f"{peer} speaks protocol {greeting.protocol}, and this node {PROTOCOL}", peer=peer)
+            if found := difference(greeting.protocol, peer, node.config.name):
+                node.log.warning(": ".join(found), peer=peer)
             if greeting.federation != node.federation.digest:
                 theirs, ours = greeting.federation.hex()[:SHOWN], node.federation.digest.hex()[:SHOWN]
                 node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer)

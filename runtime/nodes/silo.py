@@ -21,7 +21,7 @@ from silomix.runtime.core.numbers.codec import Clips, Codec
 from silomix.runtime.core.numbers.masks import mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Array
-from silomix.runtime.core.policy import UpdateKind
+from silomix.runtime.core.policy import AUTO, UpdateKind
 from silomix.runtime.core.protocol import silo as core
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
@@ -104,12 +104,19 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 if fault is not None and fault.reason in NOT_WANTED:
                     raise fault from None
                 if fault is not None:
-                    log.fault("the aggregator refused, trying again", fault)
+                    self._say_refused(fault, attempt, "the aggregator refused, trying again")
                 elif attempt % 10 == 0:
                     log.warning("the aggregator is not reachable, trying again", code=error.code().name)
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
-                log.fault("what the aggregator announced cannot be read, trying again", fault)
+                self._say_refused(fault, attempt, "what the aggregator announced cannot be read, trying again")
+
+    def _say_refused(self, fault: PeerFault, attempt: int, what: str) -> None:
+        """Log a refusal, on whichever side. Until somebody has upgraded one of the two it comes with every try."""
+        if fault.reason is Reason.WRONG_PROTOCOL:
+            what = "this silo waits until one of the two is upgraded"
+        if fault.reason is not Reason.WRONG_PROTOCOL or attempt % 10 == 0:
+            self.log.fault(what, fault, peer=self.federation.aggregator.name)
 
     def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
         request = services_pb2.WatchRequest(federation_digest=self.federation.digest, records=self.core.log.round)
@@ -214,6 +221,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             return
         await self.work(self.frozen.clear)  # now, while nobody waits for it
         model = await self.follower.follow(manifest.model)
+        await self.follower.check_bounds(manifest)
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
@@ -273,7 +281,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _warn_of_clips(self, manifest: Manifest, update: dict[str, Array], clips: Clips) -> None:
         """Say what did not fit its bound, to this silo's owner alone: once for a tensor, and again if it gets worse."""
-        for one in beyond(manifest.schema, manifest.bounds, update, clips):
+        automatic = self.federation.policy.bound == AUTO
+        for one in beyond(manifest.schema, manifest.bounds, update, clips, automatic=automatic):
             if one.share >= 2 * self._clipped.get(one.tensor, 0.0):
                 self._clipped[one.tensor] = one.share
                 self.log.warning(f"clipped: {one}", round=manifest.round, **asdict(one))

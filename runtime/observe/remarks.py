@@ -118,8 +118,11 @@ def _clipping(remarks: Sequence[Remark]) -> list[str]:
     tensors = ", ".join(shown[:_SHOWN_TENSORS]) + (f" and {more} more tensors" if more > 0 else "")
     bound = next(iter(worst.values())).fields["bound"]
     enough = max(remark.fields["suggested_bound"] for remark in remarks)
+    to, what = f" to the bound {bound:g}", "at one digit of precision for each factor of ten"
+    if any(remark.fields.get("automatic") for remark in remarks):
+        to, what = "", "and bounds that follow from the model grow with what it has moved"
     sentence = (
-        f"{silos} silo{'s' if silos > 1 else ''} clipped {tensors} to the bound {bound:g}, so less was sent than was "
-        f"trained: policy.bound = {enough:g} would hold all of it, at one digit of precision for each factor of ten"
+        f"{silos} silo{'s' if silos > 1 else ''} clipped {tensors}{to}, so less was sent than was trained: "
+        f"policy.bound = {enough:g} would hold all of it, {what}"
     )
     return [sentence]

@@ -22,7 +22,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import Policy, Server, UpdateKind
+from silomix.runtime.core.policy import AUTO, Policy, Server, UpdateKind
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.factory import TaskError
 from silomix.runtime.local import create as create_federation
@@ -133,6 +133,9 @@ def question_of(federation: Federation, file: Path) -> Question:
         if found != wanted:
             why = "a sum that is driven from outside is the plain weighted mean of whole vectors"
             raise ConfigError(file, f"policy.{key}", f"found {found}; give {wanted}: {why}")
+    if policy.bound == AUTO:
+        why = "the mark behind each vector counts in steps of it"
+        raise ConfigError(file, "policy.bound", f'found "auto"; give the largest value of any vector: {why}')
     return Question(**policy.task_options)  # type: ignore[arg-type] # the file was checked against the factory
 
 

@@ -32,6 +32,11 @@ def render(source: Source, cluster: Cluster) -> Files:
     """Make all files for one overlay, with what it needs of the base."""
     nodes = _nodes(source, cluster)
     _check_names(nodes, source)
+    if cluster.wants.issuer and source.federation.pinned:
+        raise RenderError(
+            f"--cert-manager {cluster.wants.issuer}: {source.file} pins each node's own certificate, and peers would "
+            "refuse an Issuer's; leave it out, or assemble the federation with --anchor ca.pem"
+        )
     if cluster.overlay == ALL_IN_ONE:
         _check_addresses(source, cluster.namespace)
         if cluster.wants.proxy:

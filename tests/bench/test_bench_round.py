@@ -40,6 +40,7 @@ def test_a_round_is_raced_and_its_bytes_are_counted() -> None:
     assert all(value > 0 for value in figures["phases"].values())
 
 
+@pytest.mark.full
 def test_on_a_slow_network_it_is_the_bytes_that_count() -> None:
     """At 20 Mbit/s the network takes longer than the computing, and fewer bytes are faster."""
     root()

@@ -35,7 +35,7 @@ print("\\n".join(sorted(f"{name} {signature}" for name, signature in compiled() 
 """
 
 
-@pytest.mark.parametrize("level", [Level.SEMI_HONEST, Level.TRUSTED])
+@pytest.mark.parametrize("level", [Level.SEMI_HONEST, pytest.param(Level.TRUSTED, marks=pytest.mark.full)])
 def test_a_round_compiles_nothing_after_warm(level: Level, tmp_path: Path) -> None:
     from tests.nodes.federations import make
 

@@ -11,9 +11,11 @@ import pytest
 
 from silomix.attacks.paper.quotes import FINDINGS, FULL_MATCH, FULL_MATCH_RLE, MORE_CLIENTS
 from silomix.attacks.paper.tables import matches, precisions_giving, printed_moduli
+from silomix.models.simulation.simulate import pretend
 from silomix.runtime.cli import entry
 from silomix.runtime.core.numbers.costs import MODELS, paper_rle_bits, share_bits
 from silomix.runtime.core.numbers.plan import Encoding, plan
+from silomix.runtime.core.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "paper.md").read_text()
@@ -100,6 +102,36 @@ def test_every_flag_reaches_the_plan(run: Run) -> None:
     assert json.loads(out)["model"] == {"name": None, "parameters": 9}
     int8 = rows(run("plan", "--quantiser", "int8", "--model", "mlp", "--json"))["counts"]
     assert (int8["bits_per_parameter"], int8["bytes"]) == (12, 12 * 14_210 // 8)
+
+
+def test_the_rest_of_the_policy_says_what_a_round_is_like(run: Run) -> None:
+    given = ["--silos", "12", "--rounds", "20", "--subsample", "0.75", "--group-size", "3", "--server", "median"]
+    found = json.loads(run("plan", *given, "--deadline-s", "100", "--release-s", "20", "--attempts", "2", "--json"))
+    assert found["round"] == {"rounds": 20, "invited": 9, "minimum_cohort": 7, "groups": 3, "longest_s": 240}
+    noise = ["--clip-norm", "1", "--noise-multiplier", "0.5", "--precision", "3"]
+    quiet, loud = (rows(run("plan", *more, "--precision", "3", "--json"))["counts"] for more in ([], noise))
+    assert loud["bits_per_parameter"] > quiet["bits_per_parameter"]  # a federation makes room for its noise
+    policy = Policy(clip_norm=1.0, noise_multiplier=0.5, precision=3)
+    assert list(pretend(policy, 10, 0).plan.moduli) == loud["moduli"]
+    out = run("plan", *noise, "--model", "mlp")
+    assert re.search(r"noise spends epsilon \d+\.?\d* at delta 1e-05", out)
+    assert "1 of the 1 bits of headroom are for the noise" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--server", "median"], '--server: found "median" of one mean'),
+        (["--subsample", "0.1"], "--subsample: found 0.1, which invites 1 of 10 silos"),
+        (["--bound", "auto", "--clip-norm", "1"], '--bound: found "auto" beside policy.clip_norm'),
+        (["--rounds", "0"], "--rounds: found 0; give a whole number from 1"),
+    ],
+)
+def test_a_plan_refuses_what_a_federation_would(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry.main(["plan", *given]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_table_has_every_row_and_survives_a_pipe(run: Run) -> None:

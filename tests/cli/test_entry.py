@@ -78,7 +78,11 @@ def test_without_a_command_the_help_goes_to_stderr(argv: list[str], capsys: pyte
         (["--silos", "0"], "n_max is 0: give at least 1"),
         (["--precision", "0"], "r is 0: give at least 1"),
         (["--precision", "19"], "lower r (now 19)"),
-        (["--silos", "1000000000000", "--precision", "18"], "lower n_max"),
+        (
+            ["--silos", "1000000000000", "--precision", "18"],
+            "found 1000000000000; a plan is computed for 100,000 at most",
+        ),
+        (["--silos", "100000", "--precision", "18"], "lower n_max"),
         (["--headroom", "99"], "headroom (now 99)"),
     ],
 )

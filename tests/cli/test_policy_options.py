@@ -1,4 +1,4 @@
-"""Every key of the policy is an option of `init` and `simulate`, made of what policy.py says of the key."""
+"""Every key of the policy is an option of `init`, `run`, `simulate` and `plan`, made of what policy.py says of it."""
 
 import argparse
 import os
@@ -13,12 +13,21 @@ import pytest
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.cli.options import BadOption
 from silomix.runtime.cli.policy_options import OPTIONS, add_policy, flag, given_policy, policy_of
+from silomix.runtime.cli.start import run
 from silomix.runtime.config.keys import POLICY_KEYS
 from silomix.runtime.config.load import load_federation
 from silomix.runtime.core.policy import KEYS, Policy, Server
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = {"init": ["init", "somewhere"], "simulate": ["simulate", "--out", "somewhere"]}
+COMMANDS = {
+    "init": ["init", "somewhere"],
+    "run": ["run", "--out", "somewhere"],
+    "simulate": ["simulate", "--out", "somewhere"],
+    "plan": ["plan"],
+}
+OWN = {"run": "task", "plan": "parameters"}
+"""Keys that a command asks for in words of its own: whose task to run, and how large the model is to be planned for."""
+SUGGESTED = {"run": run.DEFAULTS}
 GIVEN: dict[str, tuple[str, Any]] = {
     "task": ("my.package:task", "my.package:task"),
     "rounds": ("7", 7),
@@ -57,8 +66,9 @@ def test_every_key_is_an_option(command: str, capsys: pytest.CaptureFixture[str]
     text = " ".join(capsys.readouterr().out.split())
     for name, key in KEYS.items():
         assert f" {flag(name)} " in text
-        if name not in (OPTIONS, "chunk_parameters", "encoding"):
-            assert f"(default: {key.default})" in text.partition("policy: What")[2].partition(f" {flag(name)} ")[2]
+        if name not in (OPTIONS, "chunk_parameters", "encoding", OWN.get(command)):
+            default = SUGGESTED.get(command, {}).get(name, key.default)
+            assert f"(default: {default})" in text.partition("policy: What")[2].partition(f" {flag(name)} ")[2]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -13,8 +13,8 @@ from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.config.owners.assemble import dump_federation
 from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.policy import AUTO, Policy, Server
 from silomix.runtime.core.policy import KEYS as POLICY
-from silomix.runtime.core.policy import Policy, Server
 from silomix.runtime.core.protocol.federation import Federation
 
 
@@ -105,7 +105,7 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("bound", "inf", "finite"),
     ("bound", "nan", "finite"),
     ("bound", '"1"', "found '1'"),
-    ("bound", '"auto"', "only `silomix simulate` has yet"),
+    ("bound", '"automatic"', "found 'automatic'"),
     ("weight_levels", "0", "from 1"),
     ("headroom", "-1", "from 0"),
     ("granularity", '"sums"', '"sum"'),
@@ -145,6 +145,7 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("parameters", "-1", "from 0"),
     ("task_package", '"silomix"', "name==version"),
     ("task_digest", '"ab"', "64 hex digits"),
+    ("initial_model", '"ab"', "64 hex digits"),
     ("parameters", str((1 << 33) + 1), "from 0 to 8589934592"),
 ]
 
@@ -193,3 +194,9 @@ def test_groups_are_of_sums(home: Path) -> None:
     assert error_of(load_federation, file).key == "policy.group_size"
     edit(file, 'granularity = "model"', 'granularity = "sum"')
     load_federation(file)
+
+
+def test_a_file_may_leave_bounds_to_the_model(home: Path) -> None:
+    file = home / "federation.toml"
+    edit(file, line_of(file, "bound = "), 'bound = "auto"')
+    assert load_federation(file).policy.bound == AUTO

@@ -50,6 +50,7 @@ CHANGES: Mapping[str, Any] = {
     "parameters": 1001,
     "task_package": "somebodys-task==1.2.3",
     "task_digest": "fedcba9876543210" * 4,
+    "initial_model": "0011223344556677" * 4,
 }
 NEEDS: Mapping[str, Any] = {"noise_multiplier": {"clip_norm": 1.0}, "granularity": {"level": Level.TRUSTED}}
 """What a changed field takes beside it to be accepted."""

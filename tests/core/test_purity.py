@@ -111,6 +111,7 @@ def test_kernels_start_when_the_cache_directory_cannot_be_written(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.full
 def test_kernels_start_when_no_directory_at_all_can_be_written(tmp_path: Path) -> None:
     # A copy of the core with a file where its cache would be: not even root can write there.
     copy = tmp_path / "silomix" / "runtime" / "core"
@@ -165,6 +166,7 @@ tempfile.TemporaryFile = refuse
     assert done.stdout.strip() == "1", done.stderr
 
 
+@pytest.mark.full
 def test_a_torn_cache_is_as_good_as_none(tmp_path: Path) -> None:
     run("pack()", NUMBA_CACHE_DIR=str(tmp_path))
     for index in tmp_path.rglob("*.nbi"):

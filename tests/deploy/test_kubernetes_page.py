@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.owners.hospitals import NODES, Hospitals
 from tests.render.test_helm import helm
 
 from silomix.runtime.cli import main
@@ -24,11 +25,25 @@ LINES = [
 KUBECTL = shutil.which("kubectl") or ""
 
 
+def agree(place: Path) -> None:
+    """Three hospitals have made their keys and accepted a federation file, each in a directory of its name."""
+    hospitals = Hospitals(place)
+    hospitals.keygen(
+        {
+            "aggregator": "aggregator.example.org:7000",
+            **{f"shuffler-{i}": f"shuffler-{i}.example.org:700{i}" for i in (1, 2)},
+        }
+    )
+    hospitals.assemble()
+    hospitals.accept(*NODES)
+
+
 def test_the_commands_run_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    agree(tmp_path)
     ran = []
     for line in LINES:
         words = shlex.split(line)
@@ -47,7 +62,7 @@ def test_the_commands_run_as_printed(
             case ["helm", "install", *rest]:
                 done = helm("template", *rest)
                 assert done.returncode == 0, done.stderr
-                assert re.search(r"secret: \{name: silo-01-keys\}", done.stdout)
+                assert re.search(r"secret: \{name: silo-02-keys\}", done.stdout)
             case ["kubectl", "apply" | "patch" | "delete" | "wait" | "-n", *_] | ["kubectl", "kustomize", *_]:
                 continue
             case _:

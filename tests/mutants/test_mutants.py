@@ -289,6 +289,7 @@ def test_the_page_is_read() -> None:
         list(harmless.read(page.replace("For a\nreason.\n", "")))
 
 
+@pytest.mark.full
 def test_all_that_the_page_lists_can_still_be_made() -> None:
     known = list(harmless.read(harmless.PAGE.read_text()))
     for module in scope.modules():

@@ -8,6 +8,7 @@ import grpc
 
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.net.calls import Unseen
+from silomix.runtime.net.version import SAID
 
 
 class Ended(Exception):  # noqa: N818 - as grpc ends a call
@@ -25,6 +26,16 @@ class Context:
         self.status: grpc.StatusCode | None = None
         self.details = ""
         self.trailing: dict[str, Any] = {}
+        self.metadata: tuple[tuple[str, str], ...] = SAID
+        """What the caller names with its call."""
+        self.named: dict[str, str] = {}
+        """What it is told before anything else."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self.metadata
+
+    async def send_initial_metadata(self, named: Iterable[tuple[str, str]]) -> None:
+        self.named = dict(named)
 
     async def read(self) -> Any:
         self.reads += 1

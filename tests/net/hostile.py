@@ -16,6 +16,7 @@ from types import TracebackType
 from silomix.runtime.config.load import load_node
 from silomix.runtime.net.names import INSECURE_NAME
 from silomix.runtime.net.transport import tls_of
+from silomix.runtime.net.version import SAID
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -148,6 +149,7 @@ class Wire:
             (":authority", "x"),
             ("content-type", "application/grpc"),
             ("te", "trailers"),
+            *SAID,
             *given,
             *metadata,
         ]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tools import examples
 
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
@@ -69,7 +70,7 @@ def test_a_body_goes_out_and_comes_in_as_it_lies(numbers: Plan, coordinates: int
 
 @pytest.mark.parametrize(("field", "kind"), KINDS)
 @given(st.binary(max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_is_read_here_protobuf_reads_alike(field: int, kind: Any, noise: bytes) -> None:
     """Whatever comes: either it is left to protobuf, or both see the same chunk."""
     for raw in (noise, bytes([field << 3 | 2, len(noise)]) + noise):

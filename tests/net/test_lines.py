@@ -1,6 +1,6 @@
 """R7: what a peer answers is measured and parsed here, and what is no answer is a fault of that peer's, by name."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable
 from typing import Any
 
 import pytest
@@ -8,7 +8,10 @@ from tests.net.contexts import Host
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.lines import Line, method
+from silomix.runtime.net.version import SAID
 from silomix.v1 import body_pb2, services_pb2
+
+Named = tuple[tuple[str, str], ...]
 
 STATUS = method("AggregatorService", "GetStatus")
 WATCH = method("AggregatorService", "Watch")
@@ -19,9 +22,12 @@ GOOD = services_pb2.GetStatusResponse(federation="f")
 class Answers:
     """A stream of answers that can be hung up on."""
 
-    def __init__(self, answers: Iterable[Any]) -> None:
-        self._answers = iter(answers)
+    def __init__(self, answers: Iterable[Any], named: Named) -> None:
+        self._answers, self._named = iter(answers), named
         self.cancelled = False
+
+    async def initial_metadata(self) -> Named:
+        return self._named
 
     def __aiter__(self) -> "Answers":
         return self
@@ -36,19 +42,39 @@ class Answers:
         self.cancelled = True
 
 
+class Calling:
+    """A call under way: awaited, it is the answer."""
+
+    def __init__(self, answer: Awaitable[Any], named: Named) -> None:
+        self._answer, self._named = answer, named
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._answer.__await__()
+
+    async def initial_metadata(self) -> Named:
+        return self._named
+
+
 class Channel:
     """A peer that answers what a test says, whatever it is asked."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = Answers(answers)
+    def __init__(self, *answers: Any, named: Named = SAID) -> None:
+        self.answers = Answers(answers, named)
+        self.named = named
         self.asked: list[tuple[str, Any, dict[str, Any]]] = []
 
     def unary_unary(self, path: str, *_: Any) -> Any:
         async def call(raw: bytes, **options: Any) -> Any:
             self.asked.append((path, raw, options))
-            return await anext(self.answers)
+            return await self._answer()
 
-        return call
+        return lambda raw, **options: Calling(call(raw, **options), self.named)
+
+    async def _answer(self) -> Any:
+        answer = await anext(self.answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def unary_stream(self, path: str, *_: Any) -> Any:
         def call(raw: bytes, **options: Any) -> Any:
@@ -60,9 +86,9 @@ class Channel:
     def stream_unary(self, path: str, *_: Any) -> Any:
         async def call(frames: AsyncIterator[bytes], **options: Any) -> Any:
             self.asked.append((path, [frame async for frame in frames], options))
-            return await anext(self.answers)
+            return await self._answer()
 
-        return call
+        return lambda frames, **options: Calling(call(frames, **options), self.named)
 
 
 def line(to: Any, host: Host | None = None) -> Line:

@@ -22,6 +22,7 @@ from silomix.runtime.net.limits import SMALL_BYTES, Limits
 from silomix.runtime.net.lines import Line, method
 from silomix.runtime.net.names import INSECURE_NAME
 from silomix.runtime.net.transport import Server, Tls, caller, channel, metadata
+from silomix.runtime.net.version import SAID
 from silomix.v1 import services_pb2
 
 F = federation()
@@ -83,7 +84,7 @@ async def tell(call: Call) -> None:
 @asynccontextmanager
 async def serving(tls: Tls | None) -> AsyncIterator[str]:
     server = Server("127.0.0.1:0", tls, Limits.of(F), SMALL_BYTES)
-    server.serve(Host(tls), SERVICE, {WHO.name: Method(anybody, tell)})
+    server.serve(Host(tls), SERVICE, {WHO.name: Method(anybody, tell, seen=False)})
     await server.start()
     try:
         yield f"127.0.0.1:{server.port}"
@@ -96,7 +97,7 @@ def who(server: Tls | None, dialled: str, client: Tls | None, said: str = "") ->
 
     async def go() -> str:
         async with serving(server) as address, channel(address, dialled, client) as line:
-            word = ((INSECURE_NAME, said),) if said else ()
+            word = (*SAID, (INSECURE_NAME, said)) if said else SAID
             asked = services_pb2.GetStatusRequest()
             kind = services_pb2.GetStatusResponse
             return (await Line(line, dialled, word, Unseen()).ask(WHO, asked, kind, SMALL_BYTES, 10.0)).federation
@@ -115,7 +116,7 @@ def refused(server: Tls | None, dialled: str, client: Tls | None, said: str = ""
 
 def test_a_member_is_known_by_its_certificate() -> None:
     assert who(CA.certify("hop-1"), "hop-1", CA.certify("silo-1")) == "silo-1"
-    assert metadata("silo-1", CA.certify("silo-1")) == ()
+    assert metadata("silo-1", CA.certify("silo-1")) == SAID
 
 
 def test_under_tls_a_word_in_the_metadata_counts_for_nothing() -> None:
@@ -167,7 +168,7 @@ def test_whoever_answers_must_be_the_member_that_was_dialled(found: str) -> None
 
 
 def test_without_tls_a_word_is_all_there_is_and_must_be_on_the_roster() -> None:
-    assert metadata("silo-1", None) == ((INSECURE_NAME, "silo-1"),)
+    assert metadata("silo-1", None) == (*SAID, (INSECURE_NAME, "silo-1"))
     assert who(None, "hop-1", None, said="silo-1") == "silo-1"
     assert refused(None, "hop-1", None, said="intruder") is Reason.UNKNOWN_PEER
     assert refused(None, "hop-1", None) is Reason.UNKNOWN_PEER

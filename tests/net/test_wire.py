@@ -23,6 +23,7 @@ from tests.core.protocol.federations import (
     past,
     ready,
 )
+from tests.tools import examples
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import SEALED_BYTES, Secret
@@ -484,7 +485,7 @@ def test_random_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_a_message_with_bytes_changed_is_read_or_refused(kind: str, data: st.DataObject) -> None:
     make, read = GOOD[kind]
@@ -544,7 +545,7 @@ def mutate(message: Message, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_a_message_with_fields_changed_is_read_or_refused(kind: str, data: st.DataObject) -> None:
     make, read = GOOD[kind]

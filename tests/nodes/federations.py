@@ -66,6 +66,7 @@ def make(
     ca: bool = False,
     settings: Mapping[Role, Mapping[str, Value]] | None = None,
     silo_options: Callable[[int], Mapping[str, Scalar]] = lambda index: {"silo": index},
+    pin_model: bool = True,
     **changes: Any,
 ) -> Federation:
     """Write a federation; further keywords change its policy."""
@@ -78,6 +79,7 @@ def make(
         ca=ca,
         settings=settings,
         silo_options=silo_options,
+        pin_model=pin_model,
     )
 
 

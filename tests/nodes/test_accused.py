@@ -236,11 +236,16 @@ def test_a_hop_that_lies_stops_the_round_and_leaves_nobody_out(tmp_path: Path) -
             assert second.core.attempt is not None
             headers = second.core.attempt.headers
             await until(lambda: body.header.digest in headers, "hop 2 has the header")
-            assert second.passage is not None
+            passage = second.passage
+            assert passage is not None
             key = second.core.keys[manifest.round, manifest.attempt]["silo-04"]
             shown = Evidence.of(manifest.digest, "shuffler-2", body.header, key)
-            second.passage.refuse(Accusation(shown))
-            await until(lambda: hop.core.state is core.State.GIVEN_UP, "hop 1 saw through it")
+
+            def seen_through() -> bool:  # it lies again and again: a refusal is lost if something is written meanwhile
+                passage.refuse(Accusation(shown))
+                return hop.core.state is core.State.GIVEN_UP
+
+            await until(seen_through, "hop 1 saw through it")
             assert rejections(hop, Reason.FALSE_EVIDENCE)
             assert not hop.core.unfit
             sending.cancel()

@@ -58,7 +58,7 @@ def owners(rows: np.ndarray, plain: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("granularity", FLOATS)
-@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("hops", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_the_aggregator_sees_every_value_of_every_silo(tmp_path: Path, granularity: Granularity, hops: int) -> None:
     found = held(tmp_path / "f", granularity, hops, rounds=4)
     assert [e.round for e in found] == [1, 2, 3, 4]

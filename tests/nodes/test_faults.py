@@ -45,6 +45,7 @@ from silomix.runtime.core.protocol.messages import Cohort, Participant
 from silomix.runtime.local import InProcess
 from silomix.runtime.net.answers import ANSWERS
 from silomix.runtime.net.transport import Tls, channel
+from silomix.runtime.net.version import SAID
 from silomix.runtime.net.wire import write_cohort, write_header
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.facts import read_log
@@ -341,7 +342,9 @@ def test_giant_messages_and_floods_are_refused(tmp_path: Path) -> None:
             async with grpc.aio.secure_channel(address, credentials, options=options) as line:
                 hop = shuffler(running)
                 giant = body_pb2.Frame(chunk=body_pb2.Chunk(planes=[bytes(hop.limits.at_shuffler)]))
-                error = await refusal(lambda: shuffler_stub(line).Submit([body.first, giant], timeout=10))
+                error = await refusal(
+                    lambda: shuffler_stub(line).Submit([body.first, giant], metadata=SAID, timeout=10)
+                )
                 assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             await until(lambda: not hop.submitting.open.get("silo-04"), "the giant is gone")
             calls = [us.shuffler.Submit(metadata=us.metadata) for _ in range(SILO_STREAMS)]
@@ -406,17 +409,33 @@ def test_calls_that_are_not_a_silos_are_refused(tmp_path: Path) -> None:
             file = services_pb2.WatchRequest(federation_digest=federation.digest)
             wrong_file = services_pb2.WatchRequest(federation_digest=bytes(32))
             cases: list[tuple[str, Callable[[], Any], Reason]] = [
-                ("shuffler-1", lambda: first.shuffler.Prepare(prepare), Reason.UNKNOWN_PEER),
-                ("shuffler-1", lambda: first.shuffler.Open(services_pb2.OpenRequest()), Reason.UNKNOWN_PEER),
-                ("shuffler-1", lambda: first.shuffler.Relay([opening]), Reason.WRONG_CHAIN),
-                ("shuffler-2", lambda: second.shuffler.Relay([opening]), Reason.WRONG_CHAIN),
-                ("shuffler-2", lambda: prior.shuffler.Relay([services_pb2.RelayFrame()]), Reason.WRONG_SEQUENCE),
-                ("shuffler-2", lambda: second.shuffler.Submit(body.frames()), Reason.WRONG_CHAIN),
-                ("aggregator", lambda: third.aggregator.Deliver([opening]), Reason.WRONG_CHAIN),
-                ("aggregator", lambda: third.aggregator.GetModel(wrong_model).read(), Reason.WRONG_MODEL),
-                ("aggregator", lambda: third.aggregator.Watch(wrong_file).read(), Reason.WRONG_FEDERATION),
-                ("aggregator", lambda: hop.aggregator.GetModel(model).read(), Reason.UNKNOWN_PEER),
-                ("aggregator", lambda: hop.aggregator.Watch(file).read(), Reason.UNKNOWN_PEER),
+                ("shuffler-1", lambda: first.shuffler.Prepare(prepare, metadata=SAID), Reason.UNKNOWN_PEER),
+                (
+                    "shuffler-1",
+                    lambda: first.shuffler.Open(services_pb2.OpenRequest(), metadata=SAID),
+                    Reason.UNKNOWN_PEER,
+                ),
+                ("shuffler-1", lambda: first.shuffler.Relay([opening], metadata=SAID), Reason.WRONG_CHAIN),
+                ("shuffler-2", lambda: second.shuffler.Relay([opening], metadata=SAID), Reason.WRONG_CHAIN),
+                (
+                    "shuffler-2",
+                    lambda: prior.shuffler.Relay([services_pb2.RelayFrame()], metadata=SAID),
+                    Reason.WRONG_SEQUENCE,
+                ),
+                ("shuffler-2", lambda: second.shuffler.Submit(body.frames(), metadata=SAID), Reason.WRONG_CHAIN),
+                ("aggregator", lambda: third.aggregator.Deliver([opening], metadata=SAID), Reason.WRONG_CHAIN),
+                (
+                    "aggregator",
+                    lambda: third.aggregator.GetModel(wrong_model, metadata=SAID).read(),
+                    Reason.WRONG_MODEL,
+                ),
+                (
+                    "aggregator",
+                    lambda: third.aggregator.Watch(wrong_file, metadata=SAID).read(),
+                    Reason.WRONG_FEDERATION,
+                ),
+                ("aggregator", lambda: hop.aggregator.GetModel(model, metadata=SAID).read(), Reason.UNKNOWN_PEER),
+                ("aggregator", lambda: hop.aggregator.Watch(file, metadata=SAID).read(), Reason.UNKNOWN_PEER),
             ]
             for node, call, reason in cases:
                 before = rejections(running.nodes[node], reason)
@@ -457,11 +476,11 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
             address = federation.shufflers[0].address
             stranger = _certificate(CertificateAuthority("elsewhere"), "silo-04", federation.anchor)
             async with channel(address, "shuffler-1", stranger) as line:
-                error = await refusal(lambda: shuffler_stub(line).Submit(body.frames(), timeout=10))
+                error = await refusal(lambda: shuffler_stub(line).Submit(body.frames(), metadata=SAID, timeout=10))
                 assert error.code() is grpc.StatusCode.UNAVAILABLE
             intruder = _certificate(_authority_of(tmp_path / "f"), "intruder", federation.anchor)
             async with channel(address, "shuffler-1", intruder) as line:
-                error = await refusal(lambda: shuffler_stub(line).Submit(body.frames(), timeout=10))
+                error = await refusal(lambda: shuffler_stub(line).Submit(body.frames(), metadata=SAID, timeout=10))
                 assert error.code() is grpc.StatusCode.PERMISSION_DENIED
                 assert (error.details() or "").startswith(Reason.UNKNOWN_PEER)
             assert rejections(running.nodes["shuffler-1"], Reason.UNKNOWN_PEER) > 0
@@ -497,7 +516,7 @@ def test_a_hop_passes_no_gap_on(tmp_path: Path) -> None:
                 services_pb2.RelayFrame(cohort=write_cohort(cohort)),
                 services_pb2.RelayFrame(chunk=sum_[1]),
             ]
-            error = await refusal(lambda: us.shuffler.Relay(frames))
+            error = await refusal(lambda: us.shuffler.Relay(frames, metadata=us.metadata))
             assert (error.details() or "").startswith(Reason.WRONG_SEQUENCE)
             assert second.passage is not None
             assert second.passage.ready == 0

@@ -172,7 +172,7 @@ def test_a_hop_that_lost_the_attempt_costs_seconds_and_no_deadline(
 
 
 def test_a_hop_that_gave_the_attempt_up_costs_no_more_than_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Too few at the deadline: hop 1 gives up, and the next attempt begins without waiting for a release."""
     monkeypatch.setattr(lookout, "WATCH_S", 0.1)
@@ -183,3 +183,5 @@ def test_a_hop_that_gave_the_attempt_up_costs_no_more_than_the_deadline(
             assert [(r.attempts, r.cohort) for r in await running.finished()] == [(2, 0)]
 
     run(go())
+    assert "2 silos came, and a sum needs 3: silo-03, silo-04 did not come in time" in caplog.text
+    assert "hop lost" not in caplog.text

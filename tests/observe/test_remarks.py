@@ -67,3 +67,12 @@ def test_the_same_from_many_is_said_once() -> None:
     )
     assert others == ["silo-1 and 1 more: not in this round: NaN", "silo-3: disk full"]
     assert sentences([]) == []
+
+
+def test_what_automatic_bounds_cut_is_said_otherwise() -> None:
+    fields = {"tensor": "a", "share": 0.2, "bound": 0.5, "suggested_bound": 2.0, "automatic": True}
+    (said,) = sentences([Remark("silo-1", "warning", "clipped: some", fields)])
+    assert said == (
+        "1 silo clipped a (up to 20% of its values), so less was sent than was trained: policy.bound = 2 would hold "
+        "all of it, and bounds that follow from the model grow with what it has moved"
+    )

@@ -17,7 +17,7 @@ from silomix.runtime.config.load import load_node
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.schema import Dtype
-from silomix.runtime.core.policy import Policy, Server
+from silomix.runtime.core.policy import AUTO, Policy, Server
 from silomix.runtime.local import create as create_federation
 from silomix.runtime.outside.question import PATH, Stamp, task, unit_of
 from silomix.runtime.store.journal import Journal
@@ -212,6 +212,8 @@ def test_nobody_opens_what_is_not_theirs(sums: Path, tmp_path: Path) -> None:
         outside.submit(sums / "silo-01", [1, 2, 3], 1)
     with pytest.raises(ConfigError, match=r"policy\.server: found median"):
         outside.create(tmp_path / "median", 6, 1, 3, policy=replace(POLICY, server=Server.MEDIAN, group_size=3))
+    with pytest.raises(ConfigError, match=r'policy\.bound: found "auto"; give the largest value of any vector'):
+        outside.create(tmp_path / "auto", 3, 1, 3, policy=replace(POLICY, bound=AUTO))
     plain = replace(POLICY, task=PATH, task_options={"values": 1})
     create_federation(tmp_path / "delta", 3, 1, policy=plain, task=task(1))
     with pytest.raises(ConfigError, match=r"policy\.update: found delta"):

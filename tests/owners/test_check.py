@@ -15,7 +15,7 @@ from silomix.runtime.checkup.findings import Finding
 from silomix.runtime.checkup.report import checkup
 from silomix.runtime.config.load import load_node
 from silomix.runtime.local import InProcess
-from silomix.runtime.net import meeting
+from silomix.runtime.net import version
 
 
 def quick(node: Path) -> dict[str, Finding]:
@@ -82,7 +82,7 @@ async def test_peers_are_greeted_from_here(tmp_path: Path, monkeypatch: pytest.M
         found = await peers("silo-04")
         assert set(found) == {"peer aggregator", "peer shuffler-1"}
         assert all(finding.well for finding in found.values()), found
-        assert f"protocol {meeting.PROTOCOL}, same file" in found["peer aggregator"].found
+        assert f"protocol {version.PROTOCOL}, same file" in found["peer aggregator"].found
 
         edit(home / "federation.toml", "rounds = 1", "rounds = 2")
         finding = (await peers("silo-04"))["peer shuffler-1"]
@@ -91,10 +91,13 @@ async def test_peers_are_greeted_from_here(tmp_path: Path, monkeypatch: pytest.M
             assert digest.hex()[:16] in finding.found
         edit(home / "federation.toml", "rounds = 2", "rounds = 1")
 
-        monkeypatch.setattr("silomix.runtime.checkup.peers.PROTOCOL", "2.0")
-        finding = (await peers("silo-04"))["peer aggregator"]
-        assert "speaks protocol 1.0, and this node 2.0" in finding.found
-        monkeypatch.undo()
+        ours = version.PROTOCOL
+        for theirs, older, newest in (("1", "aggregator", ours), ("3", "silo-04", 3)):
+            monkeypatch.setattr("silomix.runtime.net.meeting.PROTOCOL", theirs)
+            finding = (await peers("silo-04"))["peer aggregator"]
+            monkeypatch.undo()
+            assert finding.found == f"aggregator speaks protocol {theirs}, and silo-04 speaks protocol {ours}"
+            assert finding.do == f"upgrade {older} to a silomix of protocol {newest}"
 
         assert run("rotate", "--config", home / "silo-04", "--now") == 0  # nobody has heard of it
         finding = (await peers("silo-04"))["peer aggregator"]

@@ -14,7 +14,8 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.net.limits import Limits
-from silomix.runtime.net.meeting import PROTOCOL, greeting, own_version, read_greeting
+from silomix.runtime.net.meeting import greeting, own_version, read_greeting
+from silomix.runtime.net.version import PROTOCOL
 from silomix.v1 import member_pb2
 
 
@@ -30,7 +31,7 @@ def known(agreed: Path) -> tuple[Federation, member_pb2.Greeting]:
 def test_a_greeting_says_versions_file_and_pins(known: tuple[Federation, member_pb2.Greeting]) -> None:
     federation, wire = known
     said = read_greeting(member_pb2.Greeting.FromString(wire.SerializeToString()), federation)
-    assert (said.protocol, said.version, said.federation) == (PROTOCOL, own_version(), federation.digest)
+    assert (said.protocol, said.version, said.federation) == (str(PROTOCOL), own_version(), federation.digest)
     assert {pin.name for pin in said.pins} == set(federation.members)
     for pin in said.pins:
         pin.check(federation)

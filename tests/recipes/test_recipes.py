@@ -91,6 +91,7 @@ def test_lora_on_text(recipe: Recipe, tmp_path: Path) -> None:
     assert any("lora_A" in name and parameter.requires_grad for name, parameter in again.named_parameters())
 
 
+@pytest.mark.full
 def test_privacy_has_a_price_and_says_what_it_buys(recipe: Recipe) -> None:
     printed = recipe("private.py")
     bought = [float(found) for found in re.findall(r"silos: epsilon (\d+\.\d+)", printed)]

@@ -14,11 +14,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tests.render.rendered import Document, documents, federation, of_kind, source
+from tests.render.rendered import IN_CLUSTER, TASK, Document, documents, federation, of_kind, source
 
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_node
+from silomix.runtime.local import create
 from silomix.runtime.observe.pulse import Pulse
 from silomix.runtime.render.k8s import Cluster, Wants, remarks, render
 from silomix.runtime.render.source import KEY_FILES, METRICS_PORT, Files, RenderError, Source, load_source
@@ -227,6 +228,16 @@ def test_a_first_model_of_ones_own_is_brought_or_refused(tmp_path: Path) -> None
     assert render(own, brought)
     assert [line for line in remarks(source(), Cluster()) if "first model" in line]
     assert not [line for line in remarks(own, brought) if "first model" in line]
+
+
+def test_an_issuer_is_refused_where_certificates_are_pinned(tmp_path: Path) -> None:
+    """Peers know such a node by its pin: an Issuer's certificate would reach nobody."""
+    create(tmp_path / "fed", 3, 2, policy=TASK, host=IN_CLUSTER, base_port=7000)
+    pinned, issued = load_source(tmp_path / "fed", 50), Cluster(wants=Wants(issuer="federation-ca"))
+    with pytest.raises(RenderError, match="pins each node's own certificate"):
+        render(pinned, issued)
+    assert render(pinned, Cluster())
+    assert render(source(), issued)
 
 
 def test_a_shufflers_volume_is_never_backed_up_and_the_others_may_be() -> None:

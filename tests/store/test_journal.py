@@ -179,7 +179,7 @@ def test_a_flipped_bit_in_a_fact_is_found_on_reading(tmp_path: Path, what: bytes
     data[data.index(what) + 5] ^= 1
     path.write_bytes(data)
     journal = Journal(path)
-    with pytest.raises(JournalError, match="damaged.*checksum"):
+    with pytest.raises(JournalError, match=r"damaged.*checksum"):
         list(journal.facts("released"))
     assert list(journal.facts("other")) == [(1, "", b"unharmed")]
     journal.close()

@@ -199,6 +199,7 @@ async def flooding(port: int, payloads: list[tuple[str, bytes]]) -> AsyncIterato
         await task
 
 
+@pytest.mark.full
 async def test_forged_events_and_garbage_change_nothing_but_a_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

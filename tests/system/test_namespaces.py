@@ -172,6 +172,7 @@ async def _metrics(network: Network, node: str) -> dict[tuple[str, str], float]:
     return {(s.labels["direction"], s.labels["peer_role"]): s.value for s in samples}
 
 
+@pytest.mark.full
 async def test_what_we_count_is_what_the_kernel_counts_but_for_tls_and_tcp(
     network: Network, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

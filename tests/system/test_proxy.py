@@ -86,6 +86,7 @@ def test_silos_that_can_reach_nothing_but_a_proxy_take_part(tmp_path: Path) -> N
     assert_model(model_of(home), [range(3)] * 2, federation.policy)
 
 
+@pytest.mark.full
 async def test_nodes_whose_names_only_a_proxy_can_resolve_take_part(tmp_path: Path) -> None:
     """As any user can run it: no node can resolve the others' names; the proxy can, and TLS goes from end to end."""
     home, log, port = tmp_path / "f", tmp_path / "asked", free_ports(1)

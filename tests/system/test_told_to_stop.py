@@ -50,7 +50,7 @@ async def stop_at_random(running: LocalFederation, rng: random.Random, times: in
         await running.start(name)
 
 
-@pytest.mark.parametrize("times", [6, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("times", [3, pytest.param(60, marks=pytest.mark.full)])
 def test_a_node_that_is_told_to_stop_at_any_moment_says_nothing_untoward(tmp_path: Path, times: int) -> None:
     make(tmp_path / "f", 3, 2, rounds=100_000, deadline_s=20, release_s=5, attempts=50)
     seed = random.randrange(1 << 32)

@@ -15,6 +15,7 @@ from silomix.attacks.active.task import nought, trapped
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome as Ended
@@ -27,6 +28,7 @@ from silomix.v1 import body_pb2, services_pb2
 SAYS_S = 3.0
 CRAFTED = Cast(genesis="trap", alone="crafted-initial-model")
 FEW = Cast(silos=("silo-05", "silo-06"), alone="adopted-on-few-words")
+AUTOMATIC = Cast(policy=(("bound", AUTO),), alone="bounds-of-its-own")
 GROUPS = Cast(policy=(("group_size", 3),), alone="nearly-the-model-in-groups")
 
 
@@ -116,6 +118,17 @@ async def model_moved_by_a_bit(stage: Stage) -> Loot:
     return stage.loot(close.read, "the difference of two sums on nearly one model", **close.figures)
 
 
+@attack("bounds-of-its-own", Rule.R5, "aggregator", Outcome.REFUSED, AUTOMATIC)
+async def bounds_of_its_own(stage: Stage) -> Loot:
+    """Bounds follow from the models, and the manifest has others: so wide that nothing is left of any update."""
+    us = stage.aggregator
+    await stage.whole_round()
+    manifest = await stage.padded_round(bounds=tuple(bound * 2.0**20 for bound in us.bounds(us.model)))
+    await us.release(manifest)
+    left = float(np.abs(us.sum(manifest)).max())
+    return stage.loot(left == 0.0, "a sum of updates that were all rounded to nothing", left=left)
+
+
 @attack("model-repeated", Rule.R5, "aggregator", Outcome.REFUSED, _alone("model-repeated"), bites=False)
 async def model_repeated(stage: Stage) -> Loot:
     """The record says that the sum has changed nothing: the same model is trained on again, without the victim."""
@@ -153,9 +166,10 @@ async def nearly_in_groups(stage: Stage) -> Loot:
     return stage.loot(close.read, "the difference of two sums on nearly one model", **close.figures)
 
 
-@attack("crafted-initial-model", Rule.R5, "aggregator", Outcome.CONCEDED, CRAFTED)
+@attack("crafted-initial-model", Rule.R5, "aggregator", Outcome.REFUSED, CRAFTED)
 async def crafted_initial_model(stage: Stage) -> Loot:
     """The model that the federation begins with is a trap: it is the one model that no sum has made."""
+    await stage.found()
     manifest = await stage.whole_round()
     close = stage.closeness(stage.aggregator.sum(manifest), manifest)
     return stage.loot(close.read, "a sum to which the victim alone has contributed", **close.figures)

@@ -18,9 +18,11 @@ from silomix.attacks.active.liars.member import ANSWER_S, Member, abort
 from silomix.attacks.active.measure import Vector, flat
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
+from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.masks import Secret, public_key, unseal
 from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol.lineage import Transcript, decode, next_model, uncover
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, RoundKey, delivery_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures, Trail, pad_digest
@@ -153,6 +155,13 @@ class LyingAggregator(Member):
         """The model that the next round starts from."""
         return self.chronicle.log.model or self.start
 
+    def bounds(self, model: bytes) -> tuple[float, ...]:
+        """Return the bounds of a round on a model, as an honest aggregator computes them."""
+        policy, before = self.federation.policy, self.chronicle.log.before
+        if policy.bound != AUTO:
+            return (policy.bound,) * len(self.schema.tensors)
+        return bounds_of(policy, self.schema, self.tensors(model), self.tensors(before) if before else None)
+
     def state_digest(self, state: Tensors) -> bytes:
         """Return the digest of a state of the server's optimiser."""
         return model_digest(self.optimiser.state_schema(self.schema), state)
@@ -220,7 +229,7 @@ class LyingAggregator(Member):
             "state": self.chronicle.head.state_after,
             "schema": self.schema,
             "plan": self.federation.plan,
-            "bounds": (policy.bound,) * len(self.schema.tensors),
+            "bounds": self.bounds(model),
             "update": policy.update,
             "granularity": policy.granularity,
             "chain": chain,

@@ -93,7 +93,8 @@ def values(planes: Bytes, manifest: Manifest) -> Vector:
     """Decode to values, whether they can be right or not: an adversary has no scruples about ranges."""
     integers = residue.decode_sum(layout(manifest).residues(planes), manifest.plan)
     found: Vector = integers[: manifest.schema.parameters].astype(np.float64)
-    return found * (manifest.bounds[0] / manifest.plan.v)
+    bounds = np.repeat(manifest.bounds, [spec.size for spec in manifest.schema.tensors])
+    return found * (bounds / manifest.plan.v)
 
 
 def make_body(

@@ -1,9 +1,10 @@
 """A member of the federation who calls what it likes, in its own name and with its own keys."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -15,6 +16,7 @@ from silomix.runtime.core.errors import Fault, Reason
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.net.answers import ANSWERS
 from silomix.runtime.net.transport import tls_of
+from silomix.runtime.net.version import SAID
 from silomix.v1 import services_pb2, services_pb2_grpc
 
 SERVICES = services_pb2.DESCRIPTOR.services_by_name
@@ -40,6 +42,38 @@ class Refused(Exception):  # noqa: N818 - what happened
 
 class Silent(Exception):  # noqa: N818 - what happened
     """A node neither answered nor refused in time."""
+
+
+class _Named:
+    """A line whose calls name the protocol, as those of every node do: a liar that did not would not get far."""
+
+    def __init__(self, line: grpc.aio.Channel) -> None:
+        self._line = line
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._line, name)
+        if name not in ("unary_unary", "unary_stream", "stream_unary"):
+            return found
+        return lambda *given, **named: functools.partial(found(*given, **named), metadata=SAID)
+
+
+def _answered(kind: str, answers: Any) -> Any:
+    """Let an answer name the protocol too."""
+
+    async def one(request: Any, context: Any) -> Any:
+        answer = await answers(request, context)
+        await context.send_initial_metadata(SAID)
+        return answer
+
+    async def many(request: Any, context: Any) -> AsyncIterator[Any]:
+        named = False
+        async for answer in answers(request, context):
+            if not named:
+                await context.send_initial_metadata(SAID)
+                named = True
+            yield answer
+
+    return many if kind == "told" else one
 
 
 class Member:
@@ -72,7 +106,8 @@ class Member:
             ("grpc.max_receive_message_length", -1),
             ("grpc.enable_retries", 0),
         )
-        return grpc.aio.secure_channel(self.federation.member(target).address, credentials, options=options)
+        line = grpc.aio.secure_channel(self.federation.member(target).address, credentials, options=options)
+        return cast("grpc.aio.Channel", _Named(line))
 
     def shuffler(self, target: str) -> Any:
         """Return what calls a hop."""
@@ -125,7 +160,9 @@ class Member:
             "told": grpc.unary_stream_rpc_method_handler,
             "streamed": grpc.stream_unary_rpc_method_handler,
         }
-        made: dict[str, Any] = {name: kinds[kind](answers) for name, (kind, answers) in self.handlers().items()}
+        made: dict[str, Any] = {
+            name: kinds[kind](_answered(kind, answers)) for name, (kind, answers) in self.handlers().items()
+        }
         self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, made),))
         assert self.tls is not None
@@ -145,7 +182,7 @@ class Member:
 
 async def abort(context: Any, fault: Fault, evidence: bytes = b"") -> None:
     """Refuse a call as an honest node would, with whatever evidence."""
-    trailing: list[tuple[str, str | bytes]] = [(ABOUT, str(fault.details.get("peer", "")))]
+    trailing: list[tuple[str, str | bytes]] = [*SAID, (ABOUT, str(fault.details.get("peer", "")))]
     if evidence:
         trailing.append((EVIDENCE, evidence))
     await context.abort(ANSWERS[fault.reason].status, f"{fault.reason}: {fault.message}", tuple(trailing))

@@ -227,7 +227,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("federation", "round", "attempt", "rounds", "phase", "present", "cohort", "hops", "history", "head_digest", "stuck")
+    __slots__ = ("federation", "round", "attempt", "rounds", "phase", "present", "cohort", "hops", "history", "head_digest", "stuck", "protocol")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +239,7 @@ class GetStatusResponse(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     HEAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STUCK_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     federation: str
     round: int
     attempt: int
@@ -250,7 +251,8 @@ class GetStatusResponse(_message.Message):
     history: _containers.RepeatedCompositeFieldContainer[RoundStatus]
     head_digest: bytes
     stuck: str
-    def __init__(self, federation: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., present: _Optional[_Iterable[str]] = ..., cohort: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[HopStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., head_digest: _Optional[bytes] = ..., stuck: _Optional[str] = ...) -> None: ...
+    protocol: int
+    def __init__(self, federation: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., present: _Optional[_Iterable[str]] = ..., cohort: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[HopStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., head_digest: _Optional[bytes] = ..., stuck: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class HopStatus(_message.Message):
     __slots__ = ("name", "state", "trouble")

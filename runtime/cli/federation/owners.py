@@ -177,7 +177,9 @@ def _assemble(args: argparse.Namespace) -> int:
     from silomix.runtime.config.owners.assemble import assemble, read_enrolments, read_policy, write_federation
     from silomix.runtime.config.tables import ConfigError, read
     from silomix.runtime.consent import source_of
-    from silomix.runtime.store.home import ACCEPTED, FEDERATION_FILE
+    from silomix.runtime.store.files import write_atomically
+    from silomix.runtime.store.home import ACCEPTED, FEDERATION_FILE, INITIAL_MODEL
+    from silomix.runtime.store.modelfile import model_digest, write_model
     from silomix.runtime.task import load_task
 
     file = args.directory / FEDERATION_FILE
@@ -190,13 +192,16 @@ def _assemble(args: argparse.Namespace) -> int:
     if policy.task.startswith("silomix.models."):  # those deal their records out to so many
         policy = replace(policy, task_options={"silos": silos, **policy.task_options})
     source = source_of(policy.task)
-    schema = load_task(policy.task, policy.task_options).schema()
+    task = load_task(policy.task, policy.task_options)
+    schema, first = task.schema(), task.initial()
+    made = model_digest(schema, first).hex()
     policy = replace(
         policy,
         task_package=source.package,
         task_digest=source.digest,
         schema=schema.digest.hex(),
         parameters=schema.parameters,
+        initial_model=policy.initial_model or made,
     )
     federation = assemble(
         enrolments,
@@ -207,8 +212,14 @@ def _assemble(args: argparse.Namespace) -> int:
         anchor=read(args.anchor) if args.anchor else b"",
     )
     write_federation(federation, enrolments, args.directory)
+    if policy.initial_model == made:
+        write_atomically(args.directory / INITIAL_MODEL, write_model(schema, first))
     _show(federation)
     say("")
+    if policy.initial_model == made:
+        say(f"{args.directory / INITIAL_MODEL}: the model to begin with, for the aggregator's owner")
+    else:
+        say("the aggregator's owner needs the file of the model whose digest is initial_model, as its initial_model")
     say(f"{args.directory}: send federation.toml and the .pin files to every owner. Each runs `silomix accept`, and")
     say(f"sends its {ACCEPTED} file to all the others. No node serves before all are there.")
     return 0

@@ -15,6 +15,7 @@ from silomix.runtime.cli.terminal import console, say_json
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import Passing
 from silomix.runtime.local import fetch_status
+from silomix.runtime.net.version import difference
 from silomix.v1 import services_pb2
 
 REFRESH_S = 1.0
@@ -71,6 +72,8 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
         f"   {len(status.present)} silos present",
     )
     parts: list[RenderableType] = [line, hops(status)]
+    if differs := difference(str(status.protocol or ""), "the aggregator", "this silomix"):
+        parts.append(Text(": ".join(differs), "red"))
     if status.stuck:
         parts.append(Text(f"the model is bound: {status.stuck}", "yellow"))
     if status.head_digest:

@@ -1,4 +1,4 @@
-"""The commands that measure: bench codec, bench round; and warm, which compiles what they measure."""
+"""The commands that measure: bench codec, bench round, bench rules; and warm, which compiles what they measure."""
 
 import argparse
 from collections.abc import Callable
@@ -11,6 +11,7 @@ examples:
   silomix bench codec                         every step of the codec against memcpy
   silomix bench round --silos 10 --hops 3     a protected round against an unprotected one, in separate processes
   silomix bench round --mbit 1000             the same on a network of 1 Gbit/s, as root
+  silomix bench rules                         what each rule of the protocol costs each role
 """
 
 
@@ -61,6 +62,18 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     json_flag(cmd)
     cmd.set_defaults(handler=_bench_round)
 
+    cmd = kinds.add_parser(
+        "rules",
+        help="what each rule of the protocol costs each role",
+        description="Run one round, and time the steps that each rule adds to it, on one thread.",
+    )
+    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
+    cmd.add_argument("--hops", type=positive, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument("--precision", type=positive, default=4, metavar="R", help="decimal digits (default: %(default)s)")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_bench_rules)
+
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
     json_flag(cmd)
     cmd.set_defaults(handler=_warm)
@@ -77,6 +90,12 @@ def _bench_round(args: argparse.Namespace) -> int:
 
     bench = Bench(args.silos, args.parameters, args.hops, args.precision, args.silos_per_process, args.mbit)
     return bench_round(bench, args.repeats, args.json)
+
+
+def _bench_rules(args: argparse.Namespace) -> int:
+    from silomix.runtime.bench.rules import bench_rules
+
+    return bench_rules(args.silos, args.parameters, args.hops, args.precision, args.json)
 
 
 def _warm(args: argparse.Namespace) -> int:

@@ -7,10 +7,11 @@ from rich.console import Console
 
 from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
 from silomix.runtime.cli.options import Commands, flag, positive
+from silomix.runtime.cli.policy_options import add_policy, given_policy
 from silomix.runtime.cli.terminal import console, print_table, say_json
 from silomix.runtime.core.chain import ChainRule
-from silomix.runtime.core.numbers.costs import DEFAULT_CHAIN, DEFAULT_MODEL, MODELS, Model, PlanReport, report
-from silomix.runtime.core.numbers.plan import Level, Quantiser
+from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS, Model, PlanReport
+from silomix.runtime.core.numbers.plan import Quantiser
 
 SHOWN_SILOS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 """Points of a long curve that the table shows; the JSON has them all."""
@@ -23,21 +24,9 @@ examples:
   silomix plan --silos 10 --precision 4
   silomix plan --shufflers 5 --minimum-hops 4
   silomix plan --silos 10 --quantiser int8 --parameters 110000000
+  silomix plan --clip-norm 1 --noise-multiplier 0.5 --rounds 20 --precision 3
   silomix plan --paper --json
 """
-POLICY = (
-    "silos",
-    "precision",
-    "level",
-    "shufflers",
-    "minimum_hops",
-    "weight_levels",
-    "headroom",
-    "quantiser",
-    "model",
-    "parameters",
-)
-"""What --paper does not take: it has policies of its own."""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -49,21 +38,14 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         epilog=PLAN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cmd.add_argument("--silos", type=int, metavar="N", help="silos on the roster (default: 10)")
-    cmd.add_argument("--precision", type=int, metavar="R", help="decimal digits kept of a parameter (default: 4)")
-    levels = [str(level) for level in Level]
-    cmd.add_argument("--level", choices=levels, help="whom a silo has to trust (default: semi-honest)")
-    cmd.add_argument("--weight-levels", type=int, metavar="W", help="weights run from 1 to W (default: 1, plain mean)")
-    cmd.add_argument("--shufflers", type=int, metavar="K", help="hops in the pool (default: 3)")
-    cmd.add_argument("--minimum-hops", type=int, metavar="M", help="hops that a chain has at least (default: all)")
-    cmd.add_argument("--headroom", type=int, metavar="BITS", help="spare range, so that an overflow shows (default: 0)")
-    quantisers = [str(quantiser) for quantiser in Quantiser]
-    cmd.add_argument("--quantiser", choices=quantisers, help="float to integer (default: decimal)")
+    cmd.add_argument("--silos", type=positive, metavar="N", help="silos on the roster (default: 10)")
+    cmd.add_argument("--shufflers", type=positive, metavar="K", help="hops in the pool (default: 3)")
     size = cmd.add_mutually_exclusive_group()
     size.add_argument("--model", choices=list(MODELS), help=f"one of the paper's models (default: {DEFAULT_MODEL})")
     size.add_argument("--parameters", type=positive, metavar="N", help="a model of N parameters instead")
     cmd.add_argument("--paper", action="store_true", help="the paper's tables and figures beside ours; takes no policy")
     json_flag(cmd)
+    add_policy(cmd, without=("parameters",))
     cmd.set_defaults(handler=_plan, fail=cmd.error)
     _add_capacity(commands, json_flag)
 
@@ -87,24 +69,17 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
 
 
 def _plan(args: argparse.Namespace) -> int:
+    from silomix.runtime.cli.measure.planned import asked, report  # what a silo computes with is loaded no sooner
+
     result: PlanReport | PaperReport
     if args.paper:
-        if given := [name for name in POLICY if getattr(args, name) is not None]:
-            flags = ", ".join(map(flag, given))
-            args.fail(f"--paper shows the paper's own policies: leave out {flags}")
+        others = ("silos", "shufflers", "model")
+        if given := [*(name for name in others if getattr(args, name) is not None), *given_policy(args)]:
+            args.fail(f"--paper shows the paper's own policies: leave out {', '.join(map(flag, given))}")
         result = paper_report()
     else:
-        pool = DEFAULT_CHAIN.pool if args.shufflers is None else args.shufflers
-        result = report(
-            10 if args.silos is None else args.silos,
-            4 if args.precision is None else args.precision,
-            Level(args.level or Level.SEMI_HONEST),
-            1 if args.weight_levels is None else args.weight_levels,
-            args.headroom or 0,
-            Quantiser(args.quantiser or Quantiser.DECIMAL),
-            Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL],
-            ChainRule(pool, args.minimum_hops or pool),
-        )
+        model = Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL]
+        result = report(asked(args), model)
     if args.json:
         say_json(result.as_json())
     elif isinstance(result, PlanReport):
@@ -128,6 +103,7 @@ def _print_plan(out: Console, result: PlanReport) -> None:
         f"{policy['silos']} silos, {digits}, level {policy['level']}, weight levels {policy['weight_levels']}, "
         f"headroom {policy['headroom']} bits: {policy['sums']} sums to tell apart\n"
         f"chain of {chain.minimum} or more of {chain.pool} hops: {chain.sentence()}\n"
+        f"{_of_round(result.round)}"
         f"{model.name or 'model'}, {model.parameters:,} parameters"
     )
     columns = {"encoding": "", "moduli": "", "bits": "right", "expansion": "right", "bytes": "right", "how": ""}
@@ -149,6 +125,18 @@ def _print_plan(out: Console, result: PlanReport) -> None:
     )
     for note in result.notes:
         out.print(f"* {note}", soft_wrap=True)
+
+
+def _of_round(found: dict[str, int | float]) -> str:
+    """Say what a round is like, in a line, or nothing where no federation can be made."""
+    if not found:
+        return ""
+    groups = f" in {found['groups']} groups" if found["groups"] > 1 else ""
+    noise = f"; noise spends epsilon {found['epsilon']:.3g} at delta {found['delta']:g}" if "epsilon" in found else ""
+    return (
+        f"{found['rounds']} rounds, each of {found['minimum_cohort']} to {found['invited']} silos{groups}, given up "
+        f"after {found['longest_s']:g} s{noise}\n"
+    )
 
 
 def _print_paper(out: Console, result: PaperReport) -> None:

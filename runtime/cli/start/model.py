@@ -44,14 +44,23 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
 def _init(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation, load_node
+    from silomix.runtime.core.errors import UserError
+    from silomix.runtime.core.protocol.roundlog import beginning_problem
     from silomix.runtime.local import initial_model
     from silomix.runtime.store.files import write_atomically
     from silomix.runtime.store.home import INITIAL_MODEL, NODE_FILE
+    from silomix.runtime.store.modelfile import model_digest, read_model
 
     home = args.config if args.config.is_dir() else args.config.parent
     federation = load_node(home).federation if (home / NODE_FILE).exists() else load_federation(args.config)
     out = args.out or home / INITIAL_MODEL
-    write_atomically(out, initial_model(federation.policy))
+    model = initial_model(federation.policy)
+    if problem := beginning_problem(model_digest(*read_model(model)), federation):
+        raise UserError(
+            f"the model that {federation.policy.task} makes here {problem}: other versions of its libraries may make "
+            f"another. Take the {INITIAL_MODEL} that `silomix assemble` or `init` wrote"
+        )
+    write_atomically(out, model)
     say(f"{out}: the model that {federation.policy.task} begins with")
     return 0
 

@@ -27,8 +27,6 @@ those updates. The exit code is 1 if the silos are not protected.
 """
 DEFAULTS = {"deadline_s": 3600, "release_s": 600}
 """Of the policy, where it suggests others than `init`: all silos share this machine, and who fails says so at once."""
-PINS = ("schema", "parameters")
-"""Keys that are made of the task."""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -65,7 +63,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--plot", choices=["png", "svg", "none"], default="png", help="accuracy by round (default: %(default)s)")
     given("--tensorboard", action="store_true", help="write DIR/tensorboard too, if tensorboard is installed")
     json_flag(cmd)
-    add_policy(cmd, without=("task", *PINS), defaults={key: str(value) for key, value in DEFAULTS.items()})
+    add_policy(cmd, without=("task",), defaults={key: str(value) for key, value in DEFAULTS.items()})
     cmd.set_defaults(handler=_run, fail=cmd.error)
 
 

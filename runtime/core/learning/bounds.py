@@ -44,21 +44,8 @@ def bounds_of(policy: Policy, schema: Schema, model: Model, previous: Model | No
     )
 
 
-def check_bounds(
-    policy: Policy,
-    schema: Schema,
-    bounds: Sequence[float],
-    model: Model | None = None,
-    previous: Model | None = None,
-    *,
-    first: bool = False,
-) -> None:
-    """Refuse bounds that do not follow from the policy, as far as one can tell who has these models.
-
-    A hop has none, and can tell only whether a bound could be one. A silo has the model, and the one before it unless
-    it was away, or `first` says that there is none: then it computes the bounds. With the model alone it can tell that
-    no bound is too small for the model's own values.
-    """
+def check_bounds(policy: Policy, schema: Schema, bounds: Sequence[float]) -> None:
+    """Refuse bounds that follow from no model under this policy: all that a hop can tell, which has no models."""
     if len(bounds) != len(schema.tensors):
         raise _bad(f"there are {len(bounds)} bounds for {len(schema.tensors)} tensors: one each is needed")
     if policy.bound != AUTO:
@@ -68,17 +55,16 @@ def check_bounds(
     for spec, bound in zip(schema.tensors, bounds, strict=True):
         if not _possible(bound):
             raise _bad(f"{spec.name} has the bound {bound!r}, which is no power of two from 2^{LEAST} to 2^{MOST}")
-    if model is None:
-        return
-    if previous is not None or first:
-        expected = bounds_of(policy, schema, model, None if first else previous)
-        for spec, bound, right in zip(schema.tensors, bounds, expected, strict=True):
-            if bound != right:
-                raise _bad(f"{spec.name} has the bound {bound:g}, and its last change makes it {right:g}")
-        return
-    for spec, bound in zip(schema.tensors, bounds, strict=True):
-        if bound < (least := _power(_largest(spec, as_float(model[spec.name], spec.dtype)))):
-            raise _bad(f"{spec.name} has the bound {bound:g}, and its values alone take {least:g}")
+
+
+def check_followed(
+    policy: Policy, schema: Schema, bounds: Sequence[float], model: Model, previous: Model | None
+) -> None:
+    """Compute the bounds from the two newest models, as a silo can, and refuse others."""
+    check_bounds(policy, schema, bounds)
+    for spec, bound, right in zip(schema.tensors, bounds, bounds_of(policy, schema, model, previous), strict=True):
+        if bound != right:
+            raise _bad(f"{spec.name} has the bound {bound:g}, and the models make it {right:g}")
 
 
 def _bound(spec: TensorSpec, now: Array, before: Array | None, *, whole: bool) -> float:

@@ -22,21 +22,26 @@ class Clipped:
     largest: float
     suggested_bound: float
     """A round number that would have held them all."""
+    automatic: bool = False
+    """Whether the bound follows from the model, so that the next one may be another."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.clipped} values of {self.tensor} ({self.share:.0%}) are beyond the bound {self.bound:g}, up to "
-            f"{self.largest:.3g}: with policy.bound = {self.suggested_bound:g} they would fit"
-        )
+        what = f"{self.clipped} values of {self.tensor} ({self.share:.0%}) are beyond the bound {self.bound:g}"
+        would = f"with policy.bound = {self.suggested_bound:g} they would fit"
+        if self.automatic:
+            would = f"the next round's bound is larger if most silos moved that far; {would} now"
+        return f"{what}, up to {self.largest:.3g}: {would}"
 
 
-def beyond(schema: Schema, bounds: Sequence[float], update: Mapping[str, Array], clips: Clips) -> list[Clipped]:
+def beyond(
+    schema: Schema, bounds: Sequence[float], update: Mapping[str, Array], clips: Clips, *, automatic: bool = False
+) -> list[Clipped]:
     """List the tensors that were clipped, the worst first."""
     found = []
     for spec, bound in zip(schema.tensors, bounds, strict=True):
         if count := clips.by_tensor.get(spec.name, 0):
             largest = float(np.abs(as_float(update[spec.name], spec.dtype)).max())
-            found.append(Clipped(spec.name, count, count / spec.size, bound, largest, round_up(largest)))
+            found.append(Clipped(spec.name, count, count / spec.size, bound, largest, round_up(largest), automatic))
     return sorted(found, key=lambda one: -one.share)
 
 

@@ -13,11 +13,13 @@ The JSON of ``silomix plan --json`` is stable: fields are added, never renamed.
     rows    [{encoding, moduli, bits_per_parameter, expansion, bytes, note}], one of each `Sending`, in that order;
             `moduli` is empty where there are none, `expansion` is against 32 bits, `bytes` is one silo's model
             without framing
+    round   {rounds, invited, minimum_cohort, groups, longest_s, and with noise epsilon and delta}: what the rest of the
+            policy makes of a round; empty below three silos, of which no federation is made
     notes   [str], what a reader of the rows should know
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from silomix.runtime.core.chain import ChainRule
@@ -88,6 +90,7 @@ class PlanReport:
     model: Model
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    round: dict[str, int | float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         """Return the stable structure that the module describes."""

@@ -95,6 +95,8 @@ class Start:
     schema: Schema
     now: float
     pending: Pending | None = None
+    bounds: tuple[float, ...] = ()
+    """Those that follow from the model; without them, the policy's."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,8 @@ class SumApplied:
     model: bytes
     state: bytes
     now: float
+    bounds: tuple[float, ...] = ()
+    """Those of the next round, if they follow from the model; without them, the policy's."""
 
 
 @dataclass(frozen=True)
@@ -479,6 +483,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.hop_released: dict[str, int] = {}
         self.trouble: dict[str, str] = {}
         self._schema = Schema(())
+        self._bounds: tuple[float, ...] = ()
         self._rng = rng
         self._keys: dict[str, tuple[RoundKey, ...]] = {}
         self._private: dict[str, Secret] = {}
@@ -564,7 +569,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 f"the round log ends with model {known.model_after.hex()[:32]} and the one that was loaded is "
                 f"{event.model.hex()[:32]}, or the server's state beside it is another: put the former's files back",
             )
-        self.model, self.server_state, self._schema = event.model, event.state, event.schema
+        self.model, self.server_state = event.model, event.state
+        self._schema, self._bounds = event.schema, event.bounds
         if known is None:
             first = genesis(self.federation, event.model, event.state).signed(self.identity)
             return self._record(first)
@@ -645,7 +651,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             state=self.server_state,
             schema=self._schema,
             plan=plan,
-            bounds=(policy.bound,) * len(self._schema.tensors),
+            bounds=self._bounds or (policy.bound,) * len(self._schema.tensors),
             update=policy.update,
             granularity=policy.granularity,
             chain=self.chain,
@@ -689,8 +695,20 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         manifest = self._open_manifest
         if event.manifest != manifest.digest or event.hop not in manifest.chain:
             return []  # of an attempt that is over
-        self.trouble[event.hop] = event.why
+        if event.hop != manifest.chain[0] or not self.missing(event.now):
+            self.trouble[event.hop] = event.why
         return self._give_up(event.now)
+
+    def missing(self, now: float) -> tuple[str, ...]:
+        """The silos that did not come until the deadline, if too few for a sum did: then hop 1 is right to give up."""
+        manifest, policy = self.manifest, self.federation.policy
+        late = now >= self._until - policy.release_s - policy.deadline_s / 10  # hop 1 has opened it a little earlier
+        if manifest is None or self.state is not Phase.COLLECTING or manifest.group_size or not late:
+            return ()  # in groups no header comes here
+        came = {header.silo for header in self._headers.values()}
+        if len(came) >= manifest.minimum_cohort:
+            return ()
+        return tuple(silo for silo in manifest.invited or self.federation.silo_names if silo not in came)
 
     def _header(self, event: HeaderIn) -> list[Effect]:
         header = event.header
@@ -780,7 +798,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if event.manifest != manifest.digest:
             return []
         hops: list[Effect] = [Remember(HopReleased(hop, self.round)) for hop in manifest.chain]  # or no sum were here
-        after = (event.model, event.state)
+        after, self._bounds = (event.model, event.state), event.bounds
         return hops + self._record(self._make_record(Outcome.APPLIED, ready.root, *after).signed(self.identity))
 
     def _make_record(self, outcome: Outcome, root: bytes, model: bytes, state: bytes) -> Record:
@@ -852,7 +870,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             silent = [hop for hop in self.chain if hop not in self._signatures]
         for hop in silent:
             self.trouble.setdefault(hop, f"no answer while {self.state}")
-        why = "; ".join(f"{hop}: {what}" for hop, what in self.trouble.items()) or f"no sum came while {self.state}"
+        troubles = [f"{hop}: {what}" for hop, what in self.trouble.items()]
+        if missing := self.missing(now):
+            came, needed = {header.silo for header in self._headers.values()}, self._open_manifest.minimum_cohort
+            names = ", ".join(missing)
+            troubles.insert(0, f"{len(came)} silos came, and a sum needs {needed}: {names} did not come in time")
+        why = "; ".join(troubles) or f"no sum came while {self.state}"
         abandoned = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
         if abandoned:

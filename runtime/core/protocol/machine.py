@@ -69,7 +69,10 @@ class Machine(Generic[State, Event, Effect, Fact]):
     state: State
 
     def recall(self, fact: Fact) -> None:
-        """Take a fact in: on start-up from the journal, in any order. `step` takes in those that it returns."""
+        """Take a fact in: on start-up from the journal, in the order in which its driver reads the kinds of facts.
+
+        Within a kind, those of earlier rounds come first. `step` takes in those that it returns.
+        """
         raise NotImplementedError
 
     def wake_at(self) -> float | None:

@@ -130,6 +130,20 @@ def check_countersigned(record: Record, federation: Federation) -> None:
         verify(federation.member(name).key, countersign_digest(record.digest, name), signature, name)
 
 
+def beginning_problem(model: bytes, federation: Federation) -> str:
+    """What is wrong with a model to begin with, by what the owners have agreed on, or nothing."""
+    pinned = federation.policy.initial_model
+    if not pinned or model.hex() == pinned:
+        return ""
+    return f"has the digest {model.hex()[:16]}..., and the owners have agreed to begin with {pinned[:16]}..."
+
+
+def check_beginning(record: Record, federation: Federation) -> None:
+    """Check that a history begins with the model that all owners have agreed on: it is the one that no sum has made."""
+    if record.round == 0 and (problem := beginning_problem(record.model_after, federation)):
+        raise PeerFault(Reason.WRONG_MODEL, f"the model of record 0 {problem}", peer=federation.aggregator.name)
+
+
 def check_record(record: Record, federation: Federation) -> None:
     """Check what a record says by itself: whose it is, and that a round that was applied was released by all."""
     _expect(Reason.WRONG_FEDERATION, "federation", record.federation, federation.digest)
@@ -139,6 +153,7 @@ def check_record(record: Record, federation: Federation) -> None:
         raise PeerFault(Reason.MALFORMED, f"the attempts of round {record.round} are not in order")
     if (record.outcome is Outcome.GENESIS) is not (record.round == 0):
         raise PeerFault(Reason.MALFORMED, f"round {record.round} cannot have ended as {record.outcome}")
+    check_beginning(record, federation)
     for one in record.attempts:
         if one.agreed:
             check_agreed(one.agreed, one.signatures, one.chain, federation)
@@ -186,6 +201,11 @@ class RoundLog:
     def model(self) -> bytes:
         """Digest of the model that the next round starts from."""
         return self.records[-1].model_after if self.records else b""
+
+    @property
+    def before(self) -> bytes:
+        """Digest of the model that the last round which was applied has changed; empty while none was."""
+        return next((r.model_before for r in reversed(self.records) if r.outcome is Outcome.APPLIED), b"")
 
     @property
     def cohort(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.learning.bounds import check_bounds
 from silomix.runtime.core.numbers.baseline import Baseline, float_body
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import (
@@ -61,8 +62,7 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
     if problem := pin_problem(manifest.schema, policy):
         raise PeerFault(Reason.WRONG_SCHEMA, f"the manifest's model {problem}")
     _expect(Reason.WRONG_PLAN, "plan", manifest.plan.digest, federation.plan.digest)
-    if manifest.bounds != (policy.bound,) * len(manifest.schema.tensors):
-        raise PeerFault(Reason.BAD_BOUND, f"the manifest needs one bound per tensor: the policy's, {policy.bound}")
+    check_bounds(policy, manifest.schema, manifest.bounds)
     for name, found, expected in (
         ("update", manifest.update, policy.update),
         ("granularity", manifest.granularity, policy.granularity),

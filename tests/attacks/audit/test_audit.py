@@ -177,6 +177,7 @@ def task(silo=-1, silos=5, seed=1):
 """
 
 
+@pytest.mark.full
 def test_an_audit_of_a_file_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_shadow_sets_tell_something_without_any_traffic(found: Findings) -> None
     assert found.outcomes[INVENTED].best.accuracy <= found.outcomes[Mode.PARAMETER].best.accuracy
 
 
+@pytest.mark.full
 def test_changing_cohorts_leak_over_rounds_and_a_constant_cohort_does_not() -> None:
     """The limit that docs/threat-model.md names. The same attack on the same sums, but for who is in them."""
     policy = replace(SMALL, rounds=14, subsample=0.5)

@@ -147,7 +147,12 @@ def browser() -> str:
 
 
 @pytest.mark.parametrize(
-    ("width", "least"), [(1900, 0.015), (1200, 0.03), (390, 0.06)], ids=["wide", "desktop", "telephone"]
+    ("width", "least"),
+    [
+        pytest.param(1900, 0.015, id="wide"),
+        pytest.param(1200, 0.03, id="desktop", marks=pytest.mark.full),
+        pytest.param(390, 0.06, id="telephone", marks=pytest.mark.full),
+    ],
 )
 def test_the_page_looks_right_in_a_browser(browser: str, tmp_path: Path, width: int, least: float) -> None:
     """Rendered by Chromium: something on every third of the page, the verdict's colour, and nothing cut off."""

@@ -78,6 +78,7 @@ def test_rounding_down_is_the_papers() -> None:
     assert floor_to(1)(values).tolist() == pytest.approx([0.1, -0.2, -1.0, 0.0, 0.1])
 
 
+@pytest.mark.full
 def test_three_digits_are_as_good_as_floats_and_one_rounded_down_is_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim "accuracy is preserved" in little: a few rounds on the digits, whole models as the paper sends them."""
     setting = Setting("silomix.models.digits:task", {"epochs": 2, "lr": 0.1, "alpha": 1.0}, light=True)

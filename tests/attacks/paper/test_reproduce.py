@@ -177,6 +177,7 @@ def test_the_command_lists_and_runs(
     assert "--list" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_rounds_at_the_papers_size_are_kept_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted run loses a round at most; and a round that goes on from a file is the one of an unbroken run."""
     monkeypatch.setitem(paper_size.SIZES, "digits", Setting("silomix.models.digits:task", {"model": "linear"}, True))

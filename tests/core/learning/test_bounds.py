@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.learning.bounds import LEAST, MOST, bounds_of, check_bounds
+from silomix.runtime.core.learning.bounds import LEAST, MOST, bounds_of, check_bounds, check_followed
 from silomix.runtime.core.numbers.schema import Array, Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import AUTO, Policy, UpdateKind
 
@@ -66,7 +66,7 @@ def test_a_power_of_two_is_its_own_bound_and_extremes_are_held() -> None:
     for value, bound in ((0.25, 0.25), (math.nextafter(0.25, 1), 0.5), (1e-300, 2.0**LEAST), (1e300, 2.0**MOST)):
         tensors: dict[str, Array] = {"w": np.array([value])}
         assert bounds_of(AUTOMATIC, one, tensors, tensors) == (bound,)
-        check_bounds(AUTOMATIC, one, (bound,), tensors, tensors)
+        check_followed(AUTOMATIC, one, (bound,), tensors, tensors)
 
 
 def test_a_model_that_is_not_finite_has_no_bounds() -> None:
@@ -93,24 +93,21 @@ def test_a_hop_counts_bounds_and_holds_a_number_to_the_policy() -> None:
 def test_a_silo_computes_the_bounds_itself() -> None:
     now, before = model(weight=0.3), model(weight=0.2)
     right = bounds_of(AUTOMATIC, SCHEMA, now, before)
-    check_bounds(AUTOMATIC, SCHEMA, right, now, before)
+    check_followed(AUTOMATIC, SCHEMA, right, now, before)
     for i in range(len(right)):
         for factor in (0.5, 2.0):
             wrong = [*right]
             wrong[i] *= factor
-            with pytest.raises(PeerFault, match=f"{SCHEMA.tensors[i].name} has the bound"):
-                check_bounds(AUTOMATIC, SCHEMA, wrong, now, before)
+            check_bounds(AUTOMATIC, SCHEMA, wrong)  # a hop cannot tell
+            with pytest.raises(PeerFault, match=f"{SCHEMA.tensors[i].name} has the bound") as found:
+                check_followed(AUTOMATIC, SCHEMA, wrong, now, before)
+            assert found.value.reason is Reason.BAD_BOUND
     first = bounds_of(AUTOMATIC, SCHEMA, now, None)
-    check_bounds(AUTOMATIC, SCHEMA, first, now, first=True)
+    check_followed(AUTOMATIC, SCHEMA, first, now, None)
     with pytest.raises(PeerFault):
-        check_bounds(AUTOMATIC, SCHEMA, right, now, first=True)
-
-
-def test_a_silo_that_was_away_sees_that_no_bound_is_below_the_model() -> None:
-    now = model(weight=0.3, variance=40.0)
-    check_bounds(AUTOMATIC, SCHEMA, (8.0, 1.0, 64.0, 1.0, 1.0, 1.0), now)
-    with pytest.raises(PeerFault, match=r"norm.running_var has the bound 32, and its values alone take 64"):
-        check_bounds(AUTOMATIC, SCHEMA, (8.0, 1.0, 32.0, 1.0, 1.0, 1.0), now)
+        check_followed(AUTOMATIC, SCHEMA, right, now, None)
+    with pytest.raises(PeerFault, match="5 bounds for 6 tensors"):
+        check_followed(AUTOMATIC, SCHEMA, right[:5], now, before)
 
 
 def test_clipping_does_not_last() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.numbers import oracle
+from tests.tools import examples
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import Baseline, Row, float_body, wire_bits
@@ -140,7 +141,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(granularity:
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 30))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_unary_is_the_papers_algorithm(silos: int, seed: int, chunk: int) -> None:
     """Alg. 1: the ones per value and modulus that leave the shuffler, and the sum that the server makes of them."""
     base, models = mode(Granularity.UNARY, chunk), [model(seed + i) for i in range(silos)]

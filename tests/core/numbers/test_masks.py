@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tools import examples
 from tests.vectors import generate, reference
 
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -101,7 +102,7 @@ def coprime(draw: st.DrawFn) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(moduli=coprime(), chunk_parameters=st.integers(1, 150), index=st.integers(0, 2**40), data=st.data())
 def test_any_chunk_is_that_of_the_reference(
     moduli: tuple[int, ...], chunk_parameters: int, index: int, data: st.DataObject

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.numbers import oracle
 from tests.core.numbers.adding import add_up
+from tests.tools import examples
 
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.packing import Residues
@@ -123,7 +124,7 @@ def test_prop_sum_eq_shuffle_shuffled_bits_carry_exactly_their_sum() -> None:
 
 
 @given(st.lists(st.integers(0, 1)), st.integers(0, 2**32))
-@deterministic(max_examples=50)
+@deterministic(max_examples=examples(50))
 def test_alg1_shuffle_is_a_permutation(bits: list[int], seed: int) -> None:
     assert sorted(oracle.shuffle(bits, Random(seed))) == sorted(bits)
     assert sorted(oracle.shuffle(range(len(bits)), Random(seed))) == list(range(len(bits)))
@@ -225,7 +226,7 @@ def test_round_clip_takes_halves_to_even_and_counts_what_it_clips() -> None:
 
 
 @given(coprime, st.data())
-@deterministic(max_examples=60)
+@deterministic(max_examples=examples(60))
 def test_alg1_rle_equals_alg1(moduli: tuple[int, ...], data: st.DataObject) -> None:
     """Alg. "RNS combined with RLE": the same joint model, and the same view up to the shuffle."""
     n, r = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
@@ -238,7 +239,7 @@ def test_alg1_rle_equals_alg1(moduli: tuple[int, ...], data: st.DataObject) -> N
 
 
 @given(coprime, st.data())
-@deterministic(max_examples=60)
+@deterministic(max_examples=examples(60))
 def test_alg1_decodes_the_sum_under_both_sign_rules(moduli: tuple[int, ...], data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 3))
     v = (prod(moduli) - 1) // (2 * n)
@@ -287,7 +288,7 @@ def summed(models: list[list[float]], bound: float, p: Plan, weights: Sequence[i
 
 @EVERY_POLICY
 @given(data=st.data())
-@deterministic(max_examples=40)
+@deterministic(max_examples=examples(40))
 def test_codec_sums_equal_alg1_with_bits_really_permuted(encoding: Encoding, level: Level, data: st.DataObject) -> None:
     """Alg. 1 with rounding in place of the floor: the same sums, reduced residues, clip count and mean."""
     p = cached_plan(5, data.draw(st.integers(1, 3)), encoding, level)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.tools import examples
 
 from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.numbers.plan import (
@@ -72,7 +73,7 @@ def crt(residues: list[int], moduli: tuple[int, ...]) -> int:
 
 
 @given(POLICIES)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_moduli_are_pairwise_coprime_and_prime_where_the_check_needs_fields(policy: dict[str, Any]) -> None:
     p = plan(**policy)
     assert coprime(p.moduli)
@@ -86,7 +87,7 @@ def test_moduli_are_pairwise_coprime_and_prime_where_the_check_needs_fields(poli
 
 
 @given(POLICIES)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_range_holds_at_the_extremes(policy: dict[str, Any]) -> None:
     """Section 3: 2 n W v + 1 <= M, and by `headroom` bits more; n_max silos at full weight and value come back."""
     p = plan(**policy)
@@ -100,7 +101,7 @@ def test_range_holds_at_the_extremes(policy: dict[str, Any]) -> None:
 
 
 @given(POLICIES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_everybody_computes_the_same_plan(policy: dict[str, Any]) -> None:
     words: dict[str, Any] = {k: str(v) if isinstance(v, str) else v for k, v in policy.items()}  # as a file has them
     a, b = plan(**policy), plan(**words)
@@ -110,7 +111,7 @@ def test_everybody_computes_the_same_plan(policy: dict[str, Any]) -> None:
 
 
 @given(POLICIES, st.integers(0, 300))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_sizes_follow_from_the_moduli(policy: dict[str, Any], parameters: int) -> None:
     p = plan(**policy)
     assert p.widths == tuple(width(m) for m in p.moduli)
@@ -145,7 +146,7 @@ def greatest_product_by_sum(*, prime: bool) -> list[int]:
 @example(199_981, False)
 @example(2520, False)
 @example(2521, False)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_unary_has_the_least_sum_of_all_coprime_sets(need: int, prime: bool) -> None:
     best = greatest_product_by_sum(prime=prime)
     least = next(s for s, product in enumerate(best) if product >= need)
@@ -191,13 +192,13 @@ def brute_force_counts(need: int, *, prime: bool) -> tuple[int, ...]:
 @given(st.integers(3, 12_000))
 @example(6)
 @example(63 * 32)
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 def test_counts_have_the_least_width_of_all_coprime_sets(need: int) -> None:
     assert least_bits(need) == brute_force_counts(need, prime=False)
 
 
 @given(st.integers(3, 12_000))
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 def test_malicious_counts_have_the_least_width_of_all_sets_of_primes(need: int) -> None:
     assert least_bits(need, prime=True) == brute_force_counts(need, prime=True)
 
@@ -230,7 +231,7 @@ def test_the_search_for_least_bits_ends_for_nasty_needs(prime: bool) -> None:
 
 
 @given(NEEDS, st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_counts_are_never_wider_than_the_sets_of_other_searches(need: int, prime: bool) -> None:
     bits = sum(width(m) for m in least_bits(need, prime=prime))
     for other in (least_sum(need, prime=prime), first_primes(need)):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tools import examples
 from tests.vectors import reference
 
 from silomix.runtime.core.numbers.packing import Bytes
@@ -80,7 +81,7 @@ def calculate(kernel: Kernel, left: Sequence[int], right: Sequence[int], m: int,
 
 
 @kernels
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(m=any_modulus, n=lengths, at=st.integers(0, 70), first=st.integers(0, 70), seed=st.integers(0, 999))
 def test_it_is_that_of_integers(kernel: Kernel, sign: int, m: int, n: int, at: int, first: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -176,7 +177,7 @@ def assert_redrawn(m: int, n: int, values: list[int], rng: Rng, first: int = 0) 
             assert not redraw(packed(values, w), 0, n, m, w, lot)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     m=any_modulus,
     n=lengths,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tools import examples
 from tests.vectors import reference
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
@@ -259,7 +260,7 @@ def subtract(chosen: Plan, left: Extended, right: Extended) -> Extended:
 plans = st.sampled_from([plan(10, 4, level=Level.MALICIOUS), fields(521, 1048573), fields(524287)])
 coins = st.binary(min_size=32, max_size=32)
 seeds = st.integers(0, 2**32)
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick

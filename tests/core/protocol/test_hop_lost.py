@@ -37,6 +37,42 @@ def test_a_lost_hop_ends_the_attempt_long_before_its_deadline(hop: str, releasin
     assert (again.round, again.attempt) == (1, 2)
 
 
+@pytest.mark.parametrize("came", [0, 1, 2])
+def test_if_too_few_silos_came_until_the_deadline_they_are_named_and_not_the_hop_that_gave_up(came: int) -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    for header in headers(m, node.f)[:came]:
+        node.feed(HeaderIn(header))
+    deadline = node.f.policy.deadline_s
+    missing = node.f.silo_names[came:]
+    assert node.core.missing(0.8 * deadline) == ()  # they may still come
+    assert node.core.missing(deadline) == missing
+    (gave_up, *_) = node.feed(HopLost("hop-1", m.digest, WHY, deadline))
+    assert isinstance(gave_up, GiveUp)
+    assert gave_up.why == f"{came} silos came, and a sum needs 3: {', '.join(missing)} did not come in time"
+    assert not node.core.trouble
+
+
+def test_a_later_hop_that_is_lost_at_the_deadline_is_named_too() -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    (gave_up, *_) = node.feed(HopLost("hop-2", m.digest, WHY, node.f.policy.deadline_s))
+    assert isinstance(gave_up, GiveUp)
+    assert gave_up.why.endswith(f"did not come in time; hop-2: {WHY}")
+
+
+def test_with_enough_silos_on_their_way_it_is_the_hop() -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    for header in headers(m, node.f)[:3]:
+        node.feed(HeaderIn(header))
+    (gave_up, *_) = node.feed(HopLost("hop-1", m.digest, WHY, node.f.policy.deadline_s))
+    assert gave_up == GiveUp(1, 1, f"hop-1: {WHY}", abandoned=False)
+
+
 def test_a_hop_that_is_lost_before_the_attempt_is_announced_is_waited_for() -> None:
     """While keys are made, the aggregator calls the hop itself: there is nothing to give up."""
     node = Node()

@@ -1,10 +1,24 @@
 """R7: schema and number of values are pinned by the policy, and checked before anything of that size exists."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import pytest
-from tests.core.protocol.federations import SCHEMA, federation, identity, manifest, past, private, rng
+from tests.core.protocol.federations import (
+    AGGREGATOR,
+    MODEL,
+    OTHER_MODEL,
+    SCHEMA,
+    STATE,
+    counted,
+    federation,
+    identity,
+    manifest,
+    past,
+    private,
+    rng,
+)
 from tests.core.protocol.hops import opening
 
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -13,6 +27,7 @@ from silomix.runtime.core.policy import MAX_PARAMETERS, Policy
 from silomix.runtime.core.protocol import shuffler, silo
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.roundlog import Record, check_beginning, genesis
 from silomix.runtime.core.protocol.rules import check_manifest, pin_problem
 from silomix.runtime.render.capacity import COSTS, Place
 
@@ -80,6 +95,39 @@ def test_an_aggregator_that_invents_a_model_of_2_to_the_38_gets_nothing_begun(to
     assert caught.value.reason is Reason.WRONG_SCHEMA
     assert str(HUGE.parameters) in caught.value.message
     assert told(f, announced(f, SCHEMA))  # the agreed one is begun
+
+
+def begins(f: Federation, model: bytes) -> Record:
+    """Record 0 with some model, as all hops would have stored it."""
+    return counted(genesis(f, model, STATE).signed(identity(AGGREGATOR)), f)
+
+
+def store_at_hop(f: Federation, record: Record) -> list[Any]:
+    return list(shuffler.Shuffler(f, identity("hop-1"), rng()).step(shuffler.RecordIn(record)))
+
+
+def hear_at_silo(f: Federation, record: Record) -> list[Any]:
+    return list(silo.Silo(f, identity("silo-1")).step(silo.RecordsIn((record,))))
+
+
+@pytest.mark.parametrize("told", [store_at_hop, hear_at_silo], ids=["hop", "silo"])
+def test_a_history_begins_with_the_model_that_the_owners_agreed_on(told: Any) -> None:
+    """R5: every later model follows from a sum. The first one does not: it could be crafted to tell of one silo."""
+    f = federation(initial_model=MODEL.hex())
+    assert told(f, begins(f, MODEL))
+    with pytest.raises(PeerFault) as caught:
+        told(f, begins(f, OTHER_MODEL))
+    assert caught.value.reason is Reason.WRONG_MODEL
+    assert caught.value.details["peer"] == AGGREGATOR
+    assert MODEL.hex()[:16] in caught.value.message
+    anybodys = federation()
+    assert told(anybodys, begins(anybodys, OTHER_MODEL))  # without a pin it is the aggregator's word
+
+
+def test_the_first_model_is_pinned_and_no_later_one() -> None:
+    f = federation(initial_model=MODEL.hex())
+    check_beginning(replace(begins(f, OTHER_MODEL), round=1), f)
+    assert len({federation(initial_model=pin).digest for pin in ("", MODEL.hex(), OTHER_MODEL.hex())}) == 3
 
 
 def test_the_pins_are_part_of_the_federations_digest() -> None:

@@ -27,7 +27,7 @@ from tests.core.protocol.federations import (
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.policy import UpdateKind
+from silomix.runtime.core.policy import AUTO, UpdateKind
 from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
@@ -445,3 +445,15 @@ def test_an_identity_prints_its_name_and_no_more() -> None:
     assert "silo-1" in shown
     assert secret.value.hex() not in shown
     assert repr(secret.value) not in shown
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 64.0), (1.0,), (0.5, 0.75), (0.0, 1.0), (1.0, 2.0**101), (nan, 1.0)])
+def test_bounds_that_follow_from_the_model_are_powers_of_two(bounds: tuple[float, ...]) -> None:
+    """A hop has no model: it can tell only what no model makes."""
+    f = federation(bound=AUTO)
+    if bounds == (0.5, 64.0):
+        check_manifest(manifest(f, bounds=bounds), f)
+        return
+    with pytest.raises(PeerFault) as found:
+        check_manifest(manifest(f, bounds=bounds), f)
+    assert found.value.reason is Reason.BAD_BOUND

@@ -34,6 +34,7 @@ from tests.core.protocol.federations import (
     signed,
 )
 from tests.core.protocol.hops import NEVER, SILOS, F, Hop, opened, opening, passed_on, release_round, released
+from tests.tools import examples
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Level
@@ -915,7 +916,7 @@ class AttackedSecond(Attacked):
     name = "hop-2"
 
 
-FEW = settings(max_examples=40, stateful_step_count=15)
+FEW = settings(max_examples=examples(40), stateful_step_count=15)
 TestAttackedFirst = AttackedFirst.TestCase
 TestAttackedSecond = AttackedSecond.TestCase
 TestAttackedFirst.settings = FEW

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec, as_float, round_to
 from silomix.runtime.core.policy import AUTO, Policy, Server, UpdateKind
+from silomix.runtime.core.protocol.aggregator import Aggregator, Effect
 from silomix.runtime.local import InProcess, create
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.task import Tensors, Trained
@@ -238,6 +240,43 @@ def test_automatic_bounds_clip_no_statistics_and_keep_the_digits_of_weights() ->
     again = list(simulate(auto, 3, seed=1, start=first.state))
     assert [done.bounds for done in again] == [done.bounds for done in rounds[1:]]
     assert_same(again[-1].after, rounds[-1].after)
+
+
+def test_automatic_bounds_are_the_networked_ones_through_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Aggregator and silos compute the same bounds from what they kept, and the models are those of the simulation."""
+    monkeypatch.setattr(aggregator, "FAREWELL_S", 0.2)
+    policy = Policy(task=f"{__name__}:statistics", rounds=5, bound=AUTO, deadline_s=60, release_s=60)
+    federation = create(tmp_path / "f", SILOS, 1, policy=policy, insecure=True)
+    bounds: dict[int, tuple[float, ...]] = {}
+
+    async def interrupted() -> InProcess:
+        async with InProcess(tmp_path / "f") as running:
+            for round_, name in ((2, "aggregator"), (3, "silo-02"), (4, "silo-03")):
+                while running.aggregator.core.round < round_:  # noqa: ASYNC110 - what has no event is polled
+                    await asyncio.sleep(0.005)
+                await running.stop(name)
+                if name == "silo-03":  # it has lost all models, and gets both from the aggregator
+                    shutil.rmtree(tmp_path / "f" / name / "state" / "models")
+                running.start(name)
+            await asyncio.wait_for(running.finished(), 60)
+        return running
+
+    def proposed(self: Aggregator) -> list[Effect]:
+        effects = propose(self)
+        assert self.manifest is not None
+        bounds[self.manifest.round] = self.manifest.bounds
+        return effects
+
+    propose = Aggregator._propose
+    monkeypatch.setattr(Aggregator, "_propose", proposed)
+    done = asyncio.run(interrupted())
+    rounds = run(policy, federation=federation)
+    assert [r.cohort for r in done.aggregator.history] == [SILOS] * 5
+    assert list(bounds.values()) == [r.bounds for r in rounds]
+    assert len(set(bounds.values())) > 2
+    assert_same(rounds[-1].after, done.aggregator.tensors)
 
 
 def test_the_model_is_measured_when_asked() -> None:
