@@ -24,9 +24,8 @@ from silomix.runtime.core.errors import Fault, Reason
 FAMILIES = (run, simulate, data, model, owners, nodes, look, dashboard, attacks, render, plan, bench, faults, chaos)
 
 DESCRIPTION = """\
-silomix averages the models that several silos train, so that the aggregator cannot tell which of them a record was
-trained on. Silos send residues of their parameters, masked, through a chain of shufflers, and only the sum over all
-silos comes out.
+silomix averages the models that several silos train, so that the aggregator cannot tell which silo a record came from.
+Silos send masked residues of their parameters through a chain of shufflers, and only the sum over all silos comes out.
 """
 EPILOG = """\
 examples:

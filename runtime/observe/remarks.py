@@ -118,7 +118,10 @@ def _clipping(remarks: Sequence[Remark]) -> list[str]:
     tensors = ", ".join(shown[:_SHOWN_TENSORS]) + (f" and {more} more tensors" if more > 0 else "")
     bound = next(iter(worst.values())).fields["bound"]
     enough = max(remark.fields["suggested_bound"] for remark in remarks)
-    to, what = f" to the bound {bound:g}", "at one digit of precision for each factor of ten"
+    to, what = (
+        f" to the bound {bound:g}",
+        'at one digit of precision for each factor of ten; "auto" gives each tensor its own',
+    )
     if any(remark.fields.get("automatic") for remark in remarks):
         to, what = "", "and bounds that follow from the model grow with what it has moved"
     sentence = (

@@ -58,8 +58,23 @@ def done(directory: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
 
 def test_a_network_with_batch_norm_from_a_file_to_a_trained_and_audited_model(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(CONV)
-    out, err = done(tmp_path, "run", "--task", "mine:task", "--silos", "3", "--rounds", "4", "--out", "run", "--audit")
+    out, err = done(
+        tmp_path,
+        "run",
+        "--task",
+        "mine:task",
+        "--silos",
+        "3",
+        "--rounds",
+        "4",
+        "--bound",
+        "auto",
+        "--out",
+        "run",
+        "--audit",
+    )
     assert "verdict: protected" in out
+    assert "clipped" not in err
     run = tmp_path / "run"
     rounds = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     assert [(one["round"], one["cohort"]) for one in rounds] == [(t, 3) for t in range(1, 5)]

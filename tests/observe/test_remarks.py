@@ -65,6 +65,7 @@ def test_the_same_from_many_is_said_once() -> None:
         "2 silos clipped a (up to 40% of its values), b (up to 10% of its values), c (up to 10% of its values) and 2 "
         "more tensors to the bound 1, so less was sent than was trained: policy.bound = 20 would hold all of it"
     )
+    assert first.endswith('"auto" gives each tensor its own')
     assert others == ["silo-1 and 1 more: not in this round: NaN", "silo-3: disk full"]
     assert sentences([]) == []
 

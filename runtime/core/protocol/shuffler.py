@@ -800,8 +800,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
         """The silos that a model can still be released for, or nobody if it is free."""
         facts = self.released.get(manifest.model, ())
-        silos = facts[0].silos if facts else manifest.bound
-        if manifest.bound not in ((), silos):
+        silos = facts[0].silos if facts else manifest.bound_to
+        if manifest.bound_to not in ((), silos):
             raise PeerFault(
                 Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
             )
@@ -1102,7 +1102,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _ready(self, event: ReadyIn) -> list[Effect]:
         """Sign for a release, once for an attempt, when every hop has passed the same cohort's sum on."""
         padded = self._padded(event.manifest)
-        ready = Ready(event.manifest, event.trails)
+        ready = Ready(event.manifest, padded.model, event.trails)
         check_ready(ready, padded.cohort, padded.chain, self.federation)
         own = ready.trails[padded.chain.index(self.identity.name)]
         if own.pad != pad_digest(padded.pad) or own.grouping != padded.grouping:
