@@ -20,6 +20,8 @@ GROUPS = {
 }
 """The commands in the order in which one meets them. A test holds it to the commands that exist."""
 MOST_COLUMNS = 120
+INDENT = 19
+"""Where the lines about commands begin: the longest name fits before it."""
 
 
 class Catalogue:
@@ -44,9 +46,9 @@ class Catalogue:
         for title, names in GROUPS.items():
             yield f"{title}:"
             for name in names:
-                first, *more = wrap(self.lines[name], max(30, columns - 14))
-                yield f"  {name:<12}{first}" if len(name) < 12 else f"  {name}\n{'':<14}{first}"
-                yield from (f"{'':<14}{line}" for line in more)
+                first, *more = wrap(self.lines[name], max(30, columns - INDENT))
+                yield f"  {name}".ljust(INDENT) + first
+                yield from (" " * INDENT + line for line in more)
             yield ""
 
 

@@ -44,10 +44,10 @@ class _For:
 
 
 def test_a_federation_outlives_what_befalls_it(tmp_path: Path) -> None:
-    report = asyncio.run(Chaos(tmp_path / "f", 3, 5).run())
+    report = asyncio.run(Chaos(tmp_path / "f", 2, 5).run())
     assert (report.wrong_sums, report.rounds_lost, report.applied_twice) == (0, 0, 0)
-    assert report.applied + report.abandoned == report.rounds == 3
-    assert report.sums_checked == report.applied >= 2
+    assert report.applied + report.abandoned == report.rounds == 2
+    assert report.sums_checked == report.applied >= 1
     assert sum(report.faults.values()) >= 1
     assert set(report.recovery_s) <= set(report.faults)
 

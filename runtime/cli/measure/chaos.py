@@ -16,9 +16,9 @@ from silomix.runtime.cli.options import Commands, positive
 
 EPILOG = """\
 A federation of 4 silos and 2 hops runs on this machine, a process for each node. In every round something befalls one
-of them, at a random moment: it is killed as by a power cut and restarted, or held up for seconds; a silo's files are
-damaged, or its whole state is put back to an earlier copy. Each silo adds a number to the model that shows how often it
-was counted. The report has
+of them, at a random moment: it is killed as by a power cut and started again, or held up for seconds; or a silo's files
+are damaged, or its whole state is put back to an earlier copy. Each silo adds a number to the model that shows how
+often it was counted. The report has
 
   wrong_sums      rounds whose sum is not that of the cohort on record, each silo once
   rounds_lost     rounds without a record
