@@ -99,7 +99,7 @@ class Watcher:
             case shuffler.Stored(record) | silo.Stored(record) | aggregator.Recorded(record):
                 self._records(name, record)
             case aggregator.Sealed():
-                self._sealed[fact.manifest] = fact.agreed
+                self._sealed[fact.bond.manifest] = fact.agreed
         if name in self.tainted:
             return
         match fact:
