@@ -23,6 +23,7 @@ from silomix.runtime.core.protocol.aggregator import Aggregator
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.lineage import Transcript, check_root, check_transcript, decode, next_model, uncover
+from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.core.protocol.shuffler import Shuffler
 from silomix.runtime.core.protocol.silo import Silo
@@ -175,5 +176,5 @@ class _Unbound(Aggregator):
     """Forgets whom a model was signed for."""
 
     @property
-    def bound(self) -> tuple[str, ...]:
-        return ()
+    def bond(self) -> Bond | None:
+        return None
