@@ -53,11 +53,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.render": ("runtime.observe",),
     "runtime.dashboard": ("runtime.core.errors",),
     "runtime.bench": ("runtime.local",),
+    "runtime.faults": ("runtime.local",),
     "runtime.checkup": ("runtime.bench",),
     "runtime.front": ("runtime.bench", "attacks.audit"),
     "runtime.cli": (
         "runtime.front",
         "runtime.checkup",
+        "runtime.faults",
         "runtime.render",
         "runtime.dashboard",
         "attacks.active",

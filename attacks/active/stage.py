@@ -293,9 +293,9 @@ class Stage:
             return
         self.mark()
         await self.settle()
-        bound = self.aggregator.chronicle.sealed.get(self.aggregator.model, ())
-        if bound and FIRST not in self.cast.hops:
-            await self.whole_round(silos=bound)
+        bond = self.aggregator.chronicle.sealed.get(self.aggregator.model)
+        if bond is not None and FIRST not in self.cast.hops:
+            await self.whole_round(silos=bond.silos)
 
     async def followed(self, names: Iterable[str] = ()) -> None:
         """Wait until these silos have made the newest model themselves, or refused to."""

@@ -128,7 +128,7 @@ def _is_loss(effect: shuffler.Effect) -> bool:
 
 
 def _unbound_info(self: MaskContext) -> bytes:
-    return frame("mask", self.federation, self.round, self.attempt, self.layer, self.direction)
+    return frame("mask", self.layer, self.chunk_parameters, self.direction)
 
 
 class _OneKey(Secret):
@@ -197,7 +197,7 @@ _READ_CHUNK = vars(streams)["read_chunk"]
 def _patches() -> dict[Rule, list[Patch]]:
     signatures = [(module, "verify", _nothing) for module in (rules, shuffler, silo, shuffler_node, release, roundlog)]
     return {
-        Rule.R1: [(rules, "_check_chain", _nothing)],
+        Rule.R1: [(rules, "check_chain", _nothing)],
         Rule.R2: [
             *((roundlog.RoundLog, name, _nothing) for name in ("check_link", "check_next")),
             (roundlog, "check_countersigned", _nothing),
@@ -215,6 +215,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (shuffler_node, "fault_of", _gullible),
             (shuffler.Shuffler, "_evidence", _believing),
             (rules, "small_order", lambda _: False),
+            (rules, "_check_bound", _nothing),
             (silo, "seal", _sealed_to_anything),
         ],
         Rule.R5: [

@@ -140,9 +140,7 @@ class _Masked:
     def mask(self, body: Bytes, layer: int, seed: Secret, sign: int) -> None:
         """Put a layer on (1), or take it off (-1)."""
         layout, numbers = self.codec.layout, self.codec.plan
-        context = MaskContext(
-            b"\0" * 32, 1, 1, layer, b"\0" * 32, self.codec.schema.digest, numbers.digest, self.codec.chunk_parameters
-        )
+        context = MaskContext(bytes(32), layer, self.codec.chunk_parameters)
         stream = mask_stream(seed, context, numbers.moduli)
         for i in range(layout.chunks):
             stream.apply(layout.part(body, i), i, layout.length(i), sign)

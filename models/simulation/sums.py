@@ -83,10 +83,10 @@ class Sums:
 
     def _contexts(self, model: Tensors, round_: int) -> list[MaskContext]:
         """What the masks of each layer are bound to: the hops' layers, and the aggregator's."""
-        digests = (model_digest(self.schema, model), self.schema.digest, self.codec.plan.digest)
+        # No manifest is signed here. Masks cancel whatever they are bound to, and no two rounds share one.
+        manifest = digest("simulated", self.federation.digest, round_, model_digest(self.schema, model))
         layers = [*range(1, len(self.federation.chain) + 1), AGGREGATOR]
-        chunk = self.codec.chunk_parameters
-        return [MaskContext(self.federation.digest, round_, 1, layer, *digests, chunk) for layer in layers]
+        return [MaskContext(manifest, layer, self.codec.chunk_parameters) for layer in layers]
 
     def _mask(self, body: Bytes, context: MaskContext, secret: Secret, sign: int) -> None:
         layout = self.codec.layout

@@ -83,7 +83,7 @@ def codec(parameters: int, silos: int, precision: int, as_json: bool) -> int:
 
 
 def _context(p: Plan, model: Codec) -> MaskContext:
-    return MaskContext(bytes(32), 1, 1, 1, bytes(32), model.schema.digest, p.digest, model.chunk_parameters)
+    return MaskContext(bytes(32), 1, model.chunk_parameters)
 
 
 def _encode(model: Codec, values: npt.NDArray[np.float32]) -> None:

@@ -127,7 +127,7 @@ def _take(record: Record, key: tuple[float, int], found: _Seen) -> None:
 
 def _uncovered(stream: _Stream, manifest: Manifest, pads: Mapping[str, Secret]) -> list[list[memoryview]]:
     """The chunks as they came, with the pads that were shown taken off."""
-    shape, n, ready = layout(manifest), stream.groups or 1, Ready(manifest.digest, stream.trails)
+    shape, n, ready = layout(manifest), stream.groups or 1, Ready(manifest.digest, manifest.model, stream.trails)
     covers = [(pad, ready.pad_context(hop, manifest.chunk_parameters)) for hop, pad in pads.items()]
     streams, out = mask_streams(covers, manifest.plan.moduli), []
     for chunk in stream.chunks:

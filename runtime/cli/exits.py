@@ -28,9 +28,9 @@ MEANINGS = {
     Exit.NO: "the answer is no, or something failed in the run",
     Exit.BAD_INPUT: "bad input: an option, a file, a key or a policy; the last line says what to change",
     Exit.FAULTY: "a fault in silomix itself; the traceback above says where",
-    Exit.TRY_AGAIN: "passing trouble, try again: a full disk, a busy port, nobody answers, another federation file",
+    Exit.TRY_AGAIN: "temporary trouble, try again: a full disk, a busy port, nobody answers, another federation file",
     Exit.INTERRUPTED: "interrupted",
-    Exit.BROKEN_PIPE: "whoever read the output went away",
+    Exit.BROKEN_PIPE: "the program reading the output went away",
 }
 
 LASTING = (Exit.NO, Exit.BAD_INPUT)

@@ -16,7 +16,7 @@ GROUPS = {
     "look": ("check", "status", "log", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),
     "deploy": ("render",),
-    "measure": ("plan", "capacity", "bench", "warm"),
+    "measure": ("plan", "capacity", "bench", "warm", "simulate-faults", "chaos"),
 }
 """The commands in the order in which one meets them. A test holds it to the commands that exist."""
 MOST_COLUMNS = 120
@@ -45,7 +45,7 @@ class Catalogue:
             yield f"{title}:"
             for name in names:
                 first, *more = wrap(self.lines[name], max(30, columns - 14))
-                yield f"  {name:<12}{first}"
+                yield f"  {name:<12}{first}" if len(name) < 12 else f"  {name}\n{'':<14}{first}"
                 yield from (f"{'':<14}{line}" for line in more)
             yield ""
 

@@ -154,7 +154,7 @@ def read_transcript(wire: history_pb2.Transcript) -> Transcript:
         manifest,
         read_cohort(wire.cohort),
         tuple(read_header(h) for h in wire.headers),
-        Ready(manifest.digest, read_trails(list(wire.trails))),
+        Ready(manifest.digest, manifest.model, read_trails(list(wire.trails))),
         read_signatures(list(wire.signatures)),
         tuple(Secret(fixed_field(pad, SEED_BYTES, "a pad")) for pad in wire.pads),
         tuple(Secret(fixed_field(seed, SEED_BYTES, "a seed")) for seed in wire.seeds),

@@ -175,7 +175,6 @@ class Limits:
             plan=plan_pb2.Plan(weight_levels=LARGE, moduli=[1 << 20] * 64),
             chain=[NAME] * self.hops,
             invited=[NAME] * self.silos,
-            bound=[NAME] * self.silos,
             head_digest=bytes(DIGEST_BYTES),
             state_digest=bytes(DIGEST_BYTES),
             earlier=[bytes(DIGEST_BYTES)] * MOST_ATTEMPTS,
@@ -190,7 +189,23 @@ class Limits:
             signature=bytes(SIGNATURE_BYTES),
         )
         keys = (self.hops + 1) * self.silos if self.masked else 0
-        return SCHEMA_BYTES + _with(rest, (keys, _ROUND_KEY), (self.hops, fence))
+        return SCHEMA_BYTES + self.bond + _with(rest, (keys, _ROUND_KEY), (self.hops, fence))
+
+    @cached_property
+    def bond(self) -> int:
+        """The proof that a model is bound to the whole roster."""
+        hop = manifest_pb2.BoundHop(
+            hop=NAME,
+            root_in=bytes(DIGEST_BYTES),
+            root_out=bytes(DIGEST_BYTES),
+            pad_digest=bytes(DIGEST_BYTES),
+            signature=bytes(SIGNATURE_BYTES),
+        )
+        rest = manifest_pb2.Bond(
+            manifest_digest=bytes(DIGEST_BYTES), grouping_seal=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES)
+        )
+        silo = cohort_pb2.Participant(silo=NAME, header_digest=bytes(DIGEST_BYTES))
+        return _with(rest, (self.silos, silo), (self.hops, hop)) + SLACK_BYTES
 
     # The release, and the round log
 

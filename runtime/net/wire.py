@@ -4,6 +4,7 @@ Reading is where shape is checked: a field that is absent, an enum that is unkno
 refused here, so that the core only ever sees messages that can exist.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from silomix.runtime.core.digest import DIGEST_BYTES
@@ -14,6 +15,7 @@ from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import LEAST_COHORT, MAX_CHUNK, MAX_PARAMETERS, MAX_PRECISION, MAX_SECONDS, UpdateKind
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.messages import (
+    Bond,
     Cohort,
     Evidence,
     Fence,
@@ -26,6 +28,7 @@ from silomix.runtime.core.protocol.messages import (
     RoundKey,
     SealedSeed,
 )
+from silomix.runtime.core.protocol.release import Trail
 from silomix.v1 import body_pb2, cohort_pb2, manifest_pb2, plan_pb2, schema_pb2, services_pb2
 
 MAX_DIMENSIONS = 16
@@ -161,6 +164,48 @@ def read_round_key(wire: manifest_pb2.RoundKey) -> RoundKey:
     return RoundKey(owner, silo, wire.round, wire.attempt, public_key, wire.last_released, signature)
 
 
+def write_bond(bond: Bond) -> manifest_pb2.Bond:
+    """Write the proof of whom a model is bound to."""
+    *hops, last = bond.signatures
+    return manifest_pb2.Bond(
+        manifest_digest=bond.manifest,
+        participants=[cohort_pb2.Participant(silo=p.silo, header_digest=p.header) for p in bond.participants],
+        grouping_seal=bond.grouping,
+        hops=[
+            manifest_pb2.BoundHop(
+                hop=trail.hop, root_in=trail.came, root_out=trail.sent, pad_digest=trail.pad, signature=signature
+            )
+            for trail, signature in zip(bond.trails, hops, strict=True)
+        ],
+        signature=last,
+    )
+
+
+def read_bond(wire: manifest_pb2.Bond) -> Bond:
+    """Read the proof of whom a model is bound to."""
+    if not wire.hops:
+        raise PeerFault(Reason.MALFORMED, "a model that is said to be bound, and by no hop")
+    trails = tuple(
+        Trail(
+            name_field(hop.hop, "a hop's name"),
+            b"",
+            b"",
+            digest_field(hop.root_in, "a root"),
+            digest_field(hop.root_out, "a root"),
+            digest_field(hop.pad_digest, "a pad's digest"),
+        )
+        for hop in wire.hops
+    )
+    signatures = (*(hop.signature for hop in wire.hops), wire.signature)
+    return Bond(
+        digest_field(wire.manifest_digest, "the manifest digest"),
+        _read_participants(wire.participants),
+        wire.grouping_seal and digest_field(wire.grouping_seal, "the grouping's seal"),
+        trails,
+        tuple(fixed_field(signature, SIGNATURE_BYTES, "a signature") for signature in signatures),
+    )
+
+
 def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
     """Write a manifest."""
     return manifest_pb2.Manifest(
@@ -193,7 +238,7 @@ def write_manifest(m: Manifest) -> manifest_pb2.Manifest:
         applied=m.applied,
         earlier=m.earlier,
         state_digest=m.state,
-        bound=m.bound,
+        bond=None if m.bound is None else write_bond(m.bound),
     )
 
 
@@ -241,7 +286,7 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
         minimum_cohort=wire.minimum_cohort,
         chunk_parameters=wire.chunk_parameters,
         deadline_s=wire.deadline_s,
-        bound=tuple(name_field(n, "a silo's name") for n in wire.bound),
+        bound=read_bond(wire.bond) if wire.HasField("bond") else None,
         fences=fences,
         signature=fixed_field(wire.signature, SIGNATURE_BYTES, "the manifest's signature"),
     )
@@ -348,11 +393,15 @@ def read_groups(wire: services_pb2.Groups) -> tuple[Group, ...]:
     return tuple(Group(g.size, tuple(_read_seed(s) for s in g.seeds)) for g in wire.groups)
 
 
+def _read_participants(wire: Iterable[cohort_pb2.Participant]) -> tuple[Participant, ...]:
+    return tuple(
+        Participant(name_field(p.silo, "a silo's name"), digest_field(p.header_digest, "a header's digest"))
+        for p in wire
+    )
+
+
 def read_cohort(wire: cohort_pb2.Cohort) -> Cohort:
     """Read a cohort."""
-    participants = tuple(
-        Participant(name_field(p.silo, "a silo's name"), digest_field(p.header_digest, "a header's digest"))
-        for p in wire.participants
-    )
+    participants = _read_participants(wire.participants)
     signature = fixed_field(wire.signature, SIGNATURE_BYTES, "the cohort's signature")
     return Cohort(digest_field(wire.manifest_digest, "the manifest digest"), participants, signature)

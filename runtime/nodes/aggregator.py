@@ -46,6 +46,7 @@ from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S, in_time
+from silomix.runtime.nodes.stuck import why
 from silomix.runtime.nodes.sums import KeptSums
 from silomix.runtime.observe.metrics import HopState
 from silomix.runtime.store.files import sweep, write_atomically
@@ -282,6 +283,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.metrics.ended(outcome)
                 self.log.warning(f"attempt {outcome}: {effect.why}")
                 self.events.round(outcome, effect.round, effect.attempt, hops=tuple(self.core.trouble))
+                if effect.abandoned and (stuck := self._stuck()):
+                    self.log.error(f"the model is bound: {stuck}")
                 if effect.abandoned:
                     seconds = self.clock() - self._round_began
                     await self._done(
@@ -705,11 +708,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def _stuck(self) -> str:
         """Why the model cannot be stepped from, if pads may be out and its sum has not come."""
-        bound = self.core.bound
-        if not bound:
-            return ""
-        waiting = ", ".join(self.core.unrevealed) or "the sum"
-        return f"released for {len(bound)} silos and no others; waiting for {waiting}"
+        return why(self.core.bound, self.core.unrevealed, self.present)
 
     def state_file(self) -> bytes:
         """The server's state beside the current model, as a file."""

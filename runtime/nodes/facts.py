@@ -10,9 +10,9 @@ from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.history import read_record, write_record
-from silomix.runtime.net.wire import read_evidence, write_evidence
+from silomix.runtime.net.wire import read_bond, read_evidence, write_bond, write_evidence
 from silomix.runtime.store.journal import Journal
-from silomix.v1 import body_pb2, history_pb2
+from silomix.v1 import body_pb2, history_pb2, manifest_pb2
 
 T = TypeVar("T")
 
@@ -154,13 +154,7 @@ def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> No
             value = {"manifest": fact.manifest.hex(), "chain": fact.chain}
             journal.put("tried", fact.round, str(fact.attempt), json.dumps(value).encode())
         case aggregator.Sealed():
-            value = {
-                "manifest": fact.manifest.hex(),
-                "model": fact.model.hex(),
-                "agreed": fact.agreed.hex(),
-                "silos": fact.silos,
-                "signatures": [f"{name} {signature.hex()}" for name, signature in fact.signatures],
-            }
+            value = {"model": fact.model.hex(), "bond": write_bond(fact.bond).SerializeToString().hex()}
             journal.put("sealed", fact.round, str(fact.attempt), json.dumps(value).encode())
         case aggregator.HopReleased():
             journal.put("hop", fact.round, fact.hop, b"")
@@ -179,16 +173,8 @@ def read_aggregator(journal: Journal) -> Iterator[aggregator.Fact]:
 
     def sealed(round_: int, attempt: str, value: bytes) -> aggregator.Sealed:
         fact = json.loads(value)
-        signatures = (one.rsplit(" ", 1) for one in fact["signatures"])
-        return aggregator.Sealed(
-            round_,
-            int(attempt),
-            bytes.fromhex(fact["manifest"]),
-            bytes.fromhex(fact["model"]),
-            bytes.fromhex(fact["agreed"]),
-            tuple(fact["silos"]),
-            tuple((name, bytes.fromhex(hexed)) for name, hexed in signatures),
-        )
+        bond = read_bond(manifest_pb2.Bond.FromString(bytes.fromhex(fact["bond"])))
+        return aggregator.Sealed(round_, int(attempt), bytes.fromhex(fact["model"]), bond)
 
     for record in read_log(journal):
         yield aggregator.Recorded(record)

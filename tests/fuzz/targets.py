@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.core.protocol.federations import cohort, evidence, federation, fence, headers, identity, manifest
+from tests.core.protocol.federations import bond, cohort, evidence, federation, fence, headers, identity, manifest
 
 from silomix.runtime.capture import reader
 from silomix.runtime.capture.format import Direction, encode_record
@@ -46,7 +46,7 @@ LAYOUT = layout(M)
 PLANES = 64
 """More planes than any chunk of this layout has."""
 PRIVATE = Secret(bytes(range(32)))
-CONTEXT = MaskContext(F.digest, 1, 2, 1, bytes(32), bytes(32), bytes(32), 16)
+CONTEXT = MaskContext(bytes(32), 1, 16)
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _write_all(seen: Journal, head: Header) -> None:
         facts.write_shuffler(seen, fact)
     for one in (
         aggregator.Tried(1, 1, M.digest, M.chain),
-        aggregator.Sealed(1, 1, M.digest, bytes(32), bytes(32), ("silo-1",), (("hop-1", bytes(64)),)),
+        aggregator.Sealed(1, 1, bytes(32), bond(F.silo_names)),
     ):
         facts.write_aggregator(seen, one, "average")
     facts.write_silo(seen, silo.Joined(1, 1, bytes(32), ("hop-1",)))

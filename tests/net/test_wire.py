@@ -13,6 +13,7 @@ from tests.core.protocol.federations import (
     SCHEMA,
     agreement,
     applied,
+    bond,
     cohort,
     evidence,
     federation,
@@ -32,6 +33,7 @@ from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import MAX_PARAMETERS, UpdateKind
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import (
+    Bond,
     Cohort,
     Evidence,
     Fence,
@@ -111,6 +113,16 @@ SCHEMAS = (
 )
 KEYS = st.builds(RoundKey, NAME, NAME | st.just(""), U64, U32, DIGEST, U64, SIGNATURE)
 FENCES = st.builds(Fence, NAME, U64, U32, DIGEST, SIGNATURE)
+BONDS = st.integers(1, 3).flatmap(
+    lambda hops: st.builds(
+        Bond,
+        DIGEST,
+        tuples(st.builds(Participant, NAME, DIGEST)),
+        DIGEST | st.just(b""),
+        st.tuples(*[st.builds(Trail, NAME, st.just(b""), st.just(b""), DIGEST, DIGEST, DIGEST)] * hops),
+        st.tuples(*[SIGNATURE] * (hops + 1)),
+    )
+)
 MANIFESTS = st.builds(
     Manifest,
     federation=DIGEST,
@@ -134,7 +146,7 @@ MANIFESTS = st.builds(
     minimum_cohort=st.integers(3, (1 << 32) - 1),
     chunk_parameters=st.integers(1, 1 << 20),
     deadline_s=st.integers(1, 604_800),
-    bound=tuples(NAME),
+    bound=st.none() | BONDS,
     fences=tuples(FENCES),
     signature=SIGNATURE,
 )
@@ -161,7 +173,7 @@ RECORDS = st.builds(
 )
 SECRETS = tuples(st.builds(Secret, DIGEST))
 TRANSCRIPTS = st.builds(
-    lambda m, c, h, t, *rest: Transcript(m, c, h, Ready(m.digest, t), *rest),
+    lambda m, c, h, t, *rest: Transcript(m, c, h, Ready(m.digest, m.model, t), *rest),
     MANIFESTS,
     COHORTS,
     tuples(HEADERS),
@@ -214,7 +226,7 @@ H = headers(M, F)[0]
 R = Receipt("silo-1", M.digest, bytes(32), "hop-1", bytes(64))
 C = cohort(M, headers(M, F))
 T = ready(M, C)
-BOUND = manifest(F, bound=F.silo_names, earlier=())
+BOUND = manifest(F, bound=bond(F.silo_names), earlier=())
 RECORD = applied(past(F), M, T, F.silo_names)
 LONG = "x" * 65
 SHORT, MALFORMED, SCHEMA_WRONG = Reason.WRONG_LENGTH, Reason.MALFORMED, Reason.WRONG_SCHEMA
@@ -280,7 +292,14 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("manifest", "fences.0.signature", b"", SHORT),
     ("manifest", "fences.0.manifest_digest", bytes(31), SHORT),
     ("manifest", "earlier.0", bytes(31), SHORT),
-    *(("bound", "bound.0", v, MALFORMED) for v in ("", LONG)),
+    *(("bound", "bond.participants.0.silo", v, MALFORMED) for v in ("", LONG)),
+    ("bound", "bond.participants.0.header_digest", bytes(31), SHORT),
+    ("bound", "bond.manifest_digest", b"", SHORT),
+    ("bound", "bond.hops", None, MALFORMED),
+    ("bound", "bond.grouping_seal", bytes(31), SHORT),
+    ("bound", "bond.signature", bytes(63), SHORT),
+    *(("bound", "bond.hops.0.hop", v, MALFORMED) for v in ("", LONG)),
+    *(("bound", f"bond.hops.1.{n}", bytes(31), SHORT) for n in ("root_in", "root_out", "pad_digest", "signature")),
     ("manifest", "plan.n_max", 0, MALFORMED),
     *(("manifest", "plan.precision", v, MALFORMED) for v in (0, 19, (1 << 32) - 1)),
     ("manifest", "plan.weight_levels", 0, MALFORMED),

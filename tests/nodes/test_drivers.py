@@ -12,8 +12,9 @@ from silomix.attacks import collusion
 DRIVERS = [*sorted(Path(silomix.runtime.nodes.__file__).parent.glob("*.py")), Path(collusion.__file__)]
 MACHINES = {"core", "machine", "_machine"}
 """The names under which a driver holds its machine."""
-ALLOWED = {"allows", "step", "wake_at", "recall", "sealing"}
-"""What a driver may call of a machine: `recall` on start-up, `sealing` for a header, which changes nothing."""
+ALLOWED = {"allows", "step", "wake_at", "recall", "sealing", "missing"}
+"""What a driver may call of a machine: `recall` on start-up; `sealing` for a header and `missing` for a log line, which
+change nothing."""
 CHANGING = {
     "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
     "setdefault", "update", "wipe",

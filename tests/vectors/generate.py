@@ -48,26 +48,16 @@ from tests.vectors.reference import (
 HERE = Path(__file__).parent / "v1"
 
 CONTEXT: Json = {
-    "federation": hashlib.sha256(b"federation").hexdigest(),
-    "round": 3,
-    "attempt": 2,
+    "manifest": hashlib.sha256(b"manifest").hexdigest(),
     "layer": 1,
-    "model": hashlib.sha256(b"model").hexdigest(),
-    "schema": hashlib.sha256(b"schema").hexdigest(),
-    "plan": hashlib.sha256(b"plan").hexdigest(),
     "chunk_parameters": 64,
     "direction": "upload",
 }
 """A context; the others differ from it in one field."""
 
 OTHER: Json = {
-    "federation": hashlib.sha256(b"another federation").hexdigest(),
-    "round": 4,
-    "attempt": 1,
+    "manifest": hashlib.sha256(b"another manifest").hexdigest(),
     "layer": 0,
-    "model": hashlib.sha256(b"another model").hexdigest(),
-    "schema": hashlib.sha256(b"another schema").hexdigest(),
-    "plan": hashlib.sha256(b"another plan").hexdigest(),
     "chunk_parameters": 65,
     "direction": "download",
 }
@@ -353,7 +343,7 @@ def message_vectors() -> Json:
     def name(*what: object) -> str:
         return hashlib.sha256(repr(what).encode()).hexdigest()
 
-    federation, chain, silos = CONTEXT["federation"], ["hop-1", "hop-2"], ["silo-1", "silo-2", "silo-3"]
+    federation, chain, silos = name("federation"), ["hop-1", "hop-2"], ["silo-1", "silo-2", "silo-3"]
 
     def key(hop: str, silo: str) -> Json:
         return {
@@ -376,7 +366,7 @@ def message_vectors() -> Json:
         "round": 3,
         "attempt": 2,
         "earlier": [earlier],
-        "model": CONTEXT["model"],
+        "model": name("model"),
         "state": name("state"),
         "schema": [
             {"name": "a", "dtype": "F32", "kind": "parameter", "shape": [5, 2]},
@@ -395,7 +385,16 @@ def message_vectors() -> Json:
         "minimum_cohort": 3,
         "chunk_parameters": 64,
         "deadline_s": 600,
-        "bound": silos,
+        "bound": {
+            "manifest": earlier,
+            "participants": [{"silo": silo, "header": name("earlier header", silo)} for silo in silos],
+            "grouping": "",
+            "trails": [
+                {"hop": hop, "came": name("came", hop), "sent": name("sent", hop), "pad": name("sealed pad", hop)}
+                for hop in chain
+            ],
+            "signatures": [2 * name("bound", signer) for signer in (*chain, "aggregator")],
+        },
         "fences": [fence],
     }
     groups = {
@@ -404,7 +403,7 @@ def message_vectors() -> Json:
         "aggregator_keys": [key("aggregator", "")],
         "group_size": 3,
         "invited": [],
-        "bound": [],
+        "bound": None,
         "fences": [],
     }
     of = manifest_digest(manifest).hex()
@@ -431,7 +430,7 @@ def message_vectors() -> Json:
             for hop, came, sent in zip(chain, roots, roots[1:], strict=False)
         ]
 
-    ready: Json = {"manifest": of, "trails": trails("")}
+    ready: Json = {"manifest": of, "model": manifest["model"], "trails": trails("")}
     agreed = ready_digest(ready).hex()
     signatures = [[signer, 2 * name("agreed", signer)] for signer in recipients]
     first: Json = {
@@ -440,8 +439,8 @@ def message_vectors() -> Json:
         "outcome": "genesis",
         "attempts": [],
         "root": "",
-        "model_before": CONTEXT["model"],
-        "model_after": CONTEXT["model"],
+        "model_before": name("model"),
+        "model_after": name("model"),
         "state_before": name("state"),
         "state_after": name("state"),
         "previous": digest("genesis", at).hex(),

@@ -61,6 +61,16 @@ def schema_digest(tensors: Sequence[Json]) -> bytes:
     return digest("schema", *parts, sum(prod(t["shape"]) for t in tensors))
 
 
+def bond_digest(bond: Json | None, model: str) -> bytes:
+    """What a manifest has of the proof of whom its model is bound to; nothing if it is free."""
+    if bond is None:
+        return b""
+    cohort = cohort_digest(bond).hex()
+    trails = [{**trail, "cohort": cohort, "grouping": bond["grouping"]} for trail in bond["trails"]]
+    agreed = ready_digest({"manifest": bond["manifest"], "model": model, "trails": trails})
+    return digest("bond", agreed, len(bond["signatures"]), *map(raw, bond["signatures"]))
+
+
 def manifest_digest(m: Json) -> bytes:
     """What the aggregator signs. Keys and fences stand in it with their signatures."""
     federation, head = raw(m["federation"]), raw(m["head"])
@@ -75,7 +85,7 @@ def manifest_digest(m: Json) -> bytes:
         for key in keys:
             parts += [round_key_digest(federation, head, key), raw(key["signature"])]
     parts += [m["group_size"], len(m["invited"]), *m["invited"]]
-    parts += [m["minimum_cohort"], m["chunk_parameters"], m["deadline_s"], len(m["bound"]), *m["bound"]]
+    parts += [m["minimum_cohort"], m["chunk_parameters"], m["deadline_s"], bond_digest(m["bound"], m["model"])]
     parts.append(len(m["fences"]))
     for fence in m["fences"]:
         parts += [fence_digest(federation, fence), raw(fence["signature"])]
@@ -105,7 +115,8 @@ def trail_digest(t: Json) -> bytes:
 def ready_digest(ready: Json) -> bytes:
     """What everybody signs before a pad is shown: all trails belong to one cohort and grouping."""
     trails = ready["trails"]
-    parts: list[Part] = [raw(ready["manifest"]), raw(trails[0]["cohort"]), raw(trails[0]["grouping"]), len(trails)]
+    parts: list[Part] = [raw(ready["manifest"]), raw(ready["model"])]
+    parts += [raw(trails[0]["cohort"]), raw(trails[0]["grouping"]), len(trails)]
     for t in trails:
         parts += [t["hop"], raw(t["came"]), raw(t["sent"]), raw(t["pad"])]
     return digest("ready", *parts)
@@ -284,9 +295,8 @@ def crt(residues: Sequence[int], moduli: Sequence[int]) -> int:
 
 
 def info(context: Json) -> bytes:
-    digests = {k: bytes.fromhex(v) if k in ("federation", "model", "schema", "plan") else v for k, v in context.items()}
-    order = ("federation", "round", "attempt", "layer", "model", "schema", "plan", "chunk_parameters", "direction")
-    return frame("mask", *(digests[k] for k in order))
+    """A mask is bound to the manifest's digest, which covers all else of an attempt, and to its layer."""
+    return frame("mask", raw(context["manifest"]), context["layer"], context["chunk_parameters"], context["direction"])
 
 
 def extract(salt: bytes, secret: bytes) -> bytes:

@@ -18,6 +18,7 @@ from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.messages import (
+    Bond,
     Cohort,
     Fence,
     Grouping,
@@ -142,9 +143,15 @@ def message_of(kind: str, what: reference.Json) -> Any:
                 "bounds": tuple(map(float.fromhex, what["bounds"])),
                 "update": UpdateKind(what["update"]),
                 "granularity": Granularity(what["granularity"]),
+                "bound": None if what["bound"] is None else message_of("bond", what["bound"]),
                 "fences": tuple(message_of("fence", fence) for fence in what["fences"]),
             }
             return Manifest(**{**fields, **lists, **keys, **special})
+        case "bond":
+            silos = tuple(Participant(p["silo"], bytes.fromhex(p["header"])) for p in what["participants"])
+            hops = tuple(message_of("release", {**t, "cohort": "", "grouping": ""}) for t in what["trails"])
+            signed = tuple(map(bytes.fromhex, what["signatures"]))
+            return Bond(fields["manifest"], silos, fields["grouping"], hops, signed)
         case "grouping":
             return Grouping(tuple(what["groups"])).digest(fields["cohort"])
         case "trailer":
@@ -158,7 +165,8 @@ def message_of(kind: str, what: reference.Json) -> Any:
         case "release":
             return Trail(**fields)
         case "ready":
-            return Ready(fields["manifest"], tuple(message_of("release", trail) for trail in what["trails"]))
+            trails = tuple(message_of("release", trail) for trail in what["trails"])
+            return Ready(fields["manifest"], fields["model"], trails)
         case "attempted":
             signatures = tuple((name, bytes.fromhex(signature)) for name, signature in what["signatures"])
             lists = {"chain": tuple(what["chain"]), "silos": tuple(what["silos"]), "signatures": signatures}

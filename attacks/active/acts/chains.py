@@ -44,7 +44,7 @@ async def _through(stage: Stage, number: int, hop: str, silos: tuple[str, ...]) 
     """Run a round over a chain of one hop, and say whether the sum over these silos came of it."""
     us = stage.aggregator
     keys = await stage.keys(number, chain=(hop,))
-    manifest = us.propose(number, keys, chain=(hop,), bound=())
+    manifest = us.propose(number, keys, chain=(hop,), bound=None)
     try:
         await stage.open(manifest)
     except Refused:  # the silos are asked all the same

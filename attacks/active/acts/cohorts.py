@@ -10,7 +10,9 @@ from silomix.attacks.active.measure import cosine
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, SECOND, VICTIM, Stage
 from silomix.attacks.active.task import nought
-from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.digest import DIGEST_BYTES
+from silomix.runtime.core.protocol.messages import Bond, Cohort, Manifest, Participant
+from silomix.runtime.core.protocol.release import Ready, Trail
 from silomix.runtime.core.protocol.silo import State
 
 WITH_HOP = "aggregator and shuffler-1"
@@ -45,7 +47,7 @@ async def second_cohort(stage: Stage) -> Loot:
     us, number = stage.aggregator, stage.next_round()
     sums = []
     for attempt, silos in ((1, stage.honest_silos), (2, _others(stage))):
-        manifest = await stage.begin(number, attempt=attempt, bound=())
+        manifest = await stage.begin(number, attempt=attempt, bound=None)
         if await _passed(stage, manifest, silos):
             sums.append(us.sum(manifest))
     if len(sums) < 2:
@@ -102,7 +104,7 @@ async def same_model_twice(stage: Stage) -> Loot:
     first = await stage.padded_round()
     await us.release(first)
     await us.publish(us.chronicle.abandoned())
-    second = await stage.padded_round(silos=_others(stage), bound=())
+    second = await stage.padded_round(silos=_others(stage), bound=None)
     await us.release(second)
     return await _difference(stage, first, second, "the difference of two sums on one model")
 
@@ -236,11 +238,15 @@ async def left_out_with_a_receipt(stage: Stage) -> Loot:
     return stage.loot(left_out, what, told=said, **close.figures)
 
 
-@attack("bound-on-a-bare-word", Rule.R4, "aggregator", Outcome.CONCEDED, AGGREGATOR)
+@attack("bound-on-a-bare-word", Rule.R4, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def bound_on_a_bare_word(stage: Stage) -> Loot:
-    """The aggregator says that the model was signed for without the victim, though it was for nobody."""
-    others = _others(stage)
-    manifest = await stage.begin(bound=others)
+    """The aggregator says that the model was signed for without the victim, and signs for everybody itself."""
+    others, chain, us = _others(stage), stage.federation.chain, stage.aggregator
+    nothing = bytes(DIGEST_BYTES)
+    cohort = Cohort(nothing, tuple(Participant(name, nothing) for name in others))
+    ready = Ready(nothing, us.model, tuple(Trail(h, cohort.digest, b"", nothing, nothing, nothing) for h in chain))
+    signatures = tuple((name, us.identity.sign(ready.digest)) for name in (*chain, us.name))
+    manifest = await stage.begin(bound=Bond.of(cohort, ready, signatures))
     await stage.until(lambda: stage.came(manifest).whole, "the sum")
     await stage.aggregator.release(manifest)
     left_out = stage.came(manifest).silos == others

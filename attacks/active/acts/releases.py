@@ -85,7 +85,7 @@ async def two_releases_of_one_attempt(stage: Stage) -> Loot:
     await hop.stream(SECOND, "Relay", hop.passed(manifest, stage.honest_silos).frames())
     one = us.ready(manifest)
     first = replace(one.trails[0], came=bytes(32)).signed(hop.identity)
-    other = Ready(manifest.digest, (first, *one.trails[1:]))
+    other = Ready(manifest.digest, manifest.model, (first, *one.trails[1:]))
     signed: dict[str, int] = {}
     for ready in (one, other):
         for name in manifest.chain[1:]:
@@ -111,7 +111,7 @@ async def release_of_another_cohort(stage: Stage) -> Loot:
     for trails in (mixed, moved, one.trails[:-1], (*one.trails[1:], one.trails[0]), ()):
         for name in manifest.chain[1:]:
             try:
-                await us.agree(name, Ready(manifest.digest, trails))
+                await us.agree(name, Ready(manifest.digest, manifest.model, trails))
             except Refused:
                 continue
             signed += 1
@@ -124,7 +124,7 @@ async def pad_of_a_fenced_attempt(stage: Stage) -> Loot:
     us = stage.aggregator
     first = await stage.padded_round()
     signatures = await us.agreed(first)
-    await stage.begin(first.round, attempt=2, silos=_others(stage), bound=())
+    await stage.begin(first.round, attempt=2, silos=_others(stage), bound=None)
     shown = [hop for hop in first.chain if await _asked(stage, hop, first, signatures)]
     us.pads.pop(first.digest, None)
     return stage.loot_for("fenced", bool(shown), "pads of an attempt that is over", shown=len(shown))
@@ -166,7 +166,7 @@ async def pad_withheld(stage: Stage) -> Loot:
     await us.release(first)
     await us.publish(us.chronicle.abandoned())
     total = stage.closeness(us.sum(first) / len(stage.honest_silos), first)
-    second = await stage.begin(bound=())
+    second = await stage.begin(bound=None)
     await stage.submitted(second, FIRST)
     sums = 1
     try:

@@ -240,7 +240,7 @@ class LyingAggregator(Member):
             "minimum_cohort": self.federation.minimum_cohort,
             "chunk_parameters": policy.chunk_parameters,
             "deadline_s": policy.deadline_s,
-            "bound": self.chronicle.sealed.get(model, ()),
+            "bound": self.chronicle.sealed.get(model),
         }
         manifest = Manifest(**{**content, **changes}).signed(self.identity)
         self.chronicle.tries(manifest)
@@ -273,7 +273,7 @@ class LyingAggregator(Member):
 
     def ready(self, manifest: Manifest) -> Ready:
         """Put together what hops are to sign for, of the trails that came with the sum."""
-        return Ready(manifest.digest, self.came[manifest.digest].trails)
+        return Ready(manifest.digest, manifest.model, self.came[manifest.digest].trails)
 
     async def agree(self, hop: str, ready: Ready) -> bytes:
         """Have a hop sign for a release."""
@@ -306,9 +306,10 @@ class LyingAggregator(Member):
 
     async def release(self, manifest: Manifest) -> None:
         """Have a sum released as an honest aggregator does: all sign, then all show their pads."""
-        ready, silos = self.ready(manifest), self.came[manifest.digest].silos
+        ready, cohort = self.ready(manifest), self.came[manifest.digest].cohort
+        assert cohort is not None, "the sum is here"
         signatures = await self.agreed(manifest, ready)
-        self.chronicle.seals(manifest, ready, silos, signatures)
+        self.chronicle.seals(manifest, ready, cohort, signatures)
         self.signatures[manifest.digest] = signatures
         for hop in manifest.chain:
             await self.reveal(hop, manifest.digest, signatures)

@@ -5,7 +5,7 @@ from typing import Any
 
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
-from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.messages import Bond, Cohort, Manifest
 from silomix.runtime.core.protocol.release import Ready, Signatures
 from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record, RoundLog, genesis
 
@@ -19,8 +19,8 @@ class Chronicle:
     log: RoundLog = field(init=False)
     tried: dict[int, dict[int, Attempted]] = field(default_factory=dict)
     """By round, then by attempt."""
-    sealed: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
-    """By model: the silos that everybody has signed for."""
+    sealed: dict[bytes, Bond] = field(default_factory=dict)
+    """By model: the proof of which silos everybody has signed for."""
 
     def __post_init__(self) -> None:
         self.log = RoundLog(self.federation)
@@ -36,11 +36,11 @@ class Chronicle:
         attempts = self.tried.setdefault(manifest.round, {})
         attempts.setdefault(manifest.attempt, Attempted(manifest.attempt, manifest.digest, manifest.chain))
 
-    def seals(self, manifest: Manifest, ready: Ready, silos: tuple[str, ...], signatures: Signatures) -> None:
+    def seals(self, manifest: Manifest, ready: Ready, cohort: Cohort, signatures: Signatures) -> None:
         """Note what everybody has signed for."""
-        what = Attempted(manifest.attempt, manifest.digest, manifest.chain, ready.digest, silos, signatures)
+        what = Attempted(manifest.attempt, manifest.digest, manifest.chain, ready.digest, cohort.silos, signatures)
         self.tried.setdefault(manifest.round, {})[manifest.attempt] = what
-        self.sealed.setdefault(manifest.model, silos)
+        self.sealed.setdefault(manifest.model, Bond.of(cohort, ready, signatures))
 
     def earlier(self, round_: int, attempt: int) -> tuple[bytes, ...]:
         """Return the manifests of the attempts before one."""

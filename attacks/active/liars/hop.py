@@ -189,7 +189,8 @@ class LyingHop(Member):
 
     async def _agree(self, request: bytes, context: Any) -> bytes:
         asked = services_pb2.AgreeRequest.FromString(request)
-        signature = self.agree(Ready(asked.manifest_digest, read_trails(list(asked.trails))))
+        model = self.manifests[asked.manifest_digest].model
+        signature = self.agree(Ready(asked.manifest_digest, model, read_trails(list(asked.trails))))
         return services_pb2.AgreeResponse(signature=signature).SerializeToString()
 
     async def _reveal(self, request: bytes, context: Any) -> bytes:

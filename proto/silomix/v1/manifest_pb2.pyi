@@ -1,3 +1,4 @@
+from silomix.v1 import cohort_pb2 as _cohort_pb2
 from silomix.v1 import plan_pb2 as _plan_pb2
 from silomix.v1 import schema_pb2 as _schema_pb2
 from google.protobuf.internal import containers as _containers
@@ -67,8 +68,36 @@ class Fence(_message.Message):
     manifest_digest: bytes
     def __init__(self, hop: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., signature: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
 
+class Bond(_message.Message):
+    __slots__ = ("manifest_digest", "participants", "grouping_seal", "hops", "signature")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    GROUPING_SEAL_FIELD_NUMBER: _ClassVar[int]
+    HOPS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    participants: _containers.RepeatedCompositeFieldContainer[_cohort_pb2.Participant]
+    grouping_seal: bytes
+    hops: _containers.RepeatedCompositeFieldContainer[BoundHop]
+    signature: bytes
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., participants: _Optional[_Iterable[_Union[_cohort_pb2.Participant, _Mapping]]] = ..., grouping_seal: _Optional[bytes] = ..., hops: _Optional[_Iterable[_Union[BoundHop, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class BoundHop(_message.Message):
+    __slots__ = ("hop", "root_in", "root_out", "pad_digest", "signature")
+    HOP_FIELD_NUMBER: _ClassVar[int]
+    ROOT_IN_FIELD_NUMBER: _ClassVar[int]
+    ROOT_OUT_FIELD_NUMBER: _ClassVar[int]
+    PAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    hop: str
+    root_in: bytes
+    root_out: bytes
+    pad_digest: bytes
+    signature: bytes
+    def __init__(self, hop: _Optional[str] = ..., root_in: _Optional[bytes] = ..., root_out: _Optional[bytes] = ..., pad_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class Manifest(_message.Message):
-    __slots__ = ("federation_digest", "round", "attempt", "model_digest", "schema_digest", "schema", "plan", "bounds", "update_kind", "granularity", "chain", "hop_keys", "aggregator_keys", "group_size", "invited", "minimum_cohort", "chunk_parameters", "deadline_s", "fences", "signature", "head_digest", "applied", "earlier", "state_digest", "bound")
+    __slots__ = ("federation_digest", "round", "attempt", "model_digest", "schema_digest", "schema", "plan", "bounds", "update_kind", "granularity", "chain", "hop_keys", "aggregator_keys", "group_size", "invited", "minimum_cohort", "chunk_parameters", "deadline_s", "fences", "signature", "head_digest", "applied", "earlier", "state_digest", "bond")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -93,7 +122,7 @@ class Manifest(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    BOUND_FIELD_NUMBER: _ClassVar[int]
+    BOND_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     round: int
     attempt: int
@@ -118,5 +147,5 @@ class Manifest(_message.Message):
     applied: int
     earlier: _containers.RepeatedScalarFieldContainer[bytes]
     state_digest: bytes
-    bound: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., schema_digest: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.Schema, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., bounds: _Optional[_Iterable[float]] = ..., update_kind: _Optional[_Union[UpdateKind, str]] = ..., granularity: _Optional[_Union[Granularity, str]] = ..., chain: _Optional[_Iterable[str]] = ..., hop_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., aggregator_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., group_size: _Optional[int] = ..., invited: _Optional[_Iterable[str]] = ..., minimum_cohort: _Optional[int] = ..., chunk_parameters: _Optional[int] = ..., deadline_s: _Optional[int] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., signature: _Optional[bytes] = ..., head_digest: _Optional[bytes] = ..., applied: _Optional[int] = ..., earlier: _Optional[_Iterable[bytes]] = ..., state_digest: _Optional[bytes] = ..., bound: _Optional[_Iterable[str]] = ...) -> None: ...
+    bond: Bond
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., schema_digest: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.Schema, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., bounds: _Optional[_Iterable[float]] = ..., update_kind: _Optional[_Union[UpdateKind, str]] = ..., granularity: _Optional[_Union[Granularity, str]] = ..., chain: _Optional[_Iterable[str]] = ..., hop_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., aggregator_keys: _Optional[_Iterable[_Union[RoundKey, _Mapping]]] = ..., group_size: _Optional[int] = ..., invited: _Optional[_Iterable[str]] = ..., minimum_cohort: _Optional[int] = ..., chunk_parameters: _Optional[int] = ..., deadline_s: _Optional[int] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., signature: _Optional[bytes] = ..., head_digest: _Optional[bytes] = ..., applied: _Optional[int] = ..., earlier: _Optional[_Iterable[bytes]] = ..., state_digest: _Optional[bytes] = ..., bond: _Optional[_Union[Bond, _Mapping]] = ...) -> None: ...

@@ -56,7 +56,7 @@ def add(kinds: Any, json_flag: Callable[[argparse.ArgumentParser], None]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cmd.add_argument("--all", action="store_true", help="every attack: about 40 s of one core")
-    cmd.add_argument("--list", action="store_true", help="name every attack, its rule, and what should come of it")
+    cmd.add_argument("--list", action="store_true", help="list every attack, its rule, and what should come of it")
     cmd.add_argument("--only", action="append", default=[], metavar="NAME", help="this attack; may be repeated")
     cmd.add_argument(
         "--without", default="", metavar="RULE", help="switch a rule off: R1, history, facts, agreement, ..."

@@ -50,7 +50,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the task; may be repeated")
     given("--silos", type=int, metavar="N", help="silos (default: 10)")
     given("--rounds", type=int, metavar="N", help="rounds of training (default: 8 if quick, else 15)")
-    given("--attack", action="append", default=[], metavar="ADDRESS", help="mount this one too, package.module:NAME")
+    given("--attack", action="append", default=[], metavar="ADDRESS", help="mount this attack too, package.module:NAME")
     given("--only", action="append", default=[], metavar="NAME", help="mount this attack and no other; may be repeated")
     given("--out", type=Path, default=Path("audit.html"), help="the page to write (default: %(default)s)")
     given("--figures", type=Path, metavar="DIR", help="write the page's charts here too, as SVG and PDF")
@@ -63,15 +63,15 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
     cmd = commands.add_parser(
         "reproduce",
-        help="repeat the paper's tables and figures, beside its numbers",
+        help="repeat the paper's tables and figures, next to its numbers",
         epilog=REPRODUCE_EPILOG,
         formatter_class=raw,
     )
     cmd.add_argument("id", nargs="*", help="what to repeat; --list names them")
     cmd.add_argument("--list", action="store_true", help="every table and figure of the paper, each with its state")
-    cmd.add_argument("--all", action="store_true", help="all that needs no data but what is embedded")
+    cmd.add_argument("--all", action="store_true", help="everything that needs only the embedded data")
     cmd.add_argument("--quick", action="store_true", help="one seed and few rounds")
-    cmd.add_argument("--rounds", type=int, metavar="N", help="so many rounds (default: 6 if quick, else 15)")
+    cmd.add_argument("--rounds", type=int, metavar="N", help="number of rounds (default: 6 if quick, else 15)")
     cmd.add_argument("--data", default="digits", help="data set, where an experiment takes several (default: digits)")
     cmd.add_argument("--out", type=Path, metavar="DIR", help="also write JSON, plots and reproduction.md here")
     cmd.add_argument("--figures", type=Path, metavar="DIR", help="write the plots here too, as SVG and PDF")

@@ -20,7 +20,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     """Add the command to the parser. What it needs is imported when it runs."""
     cmd = commands.add_parser(
         "dashboard",
-        help="draw the federation's dashboard as a picture, from a Prometheus",
+        help="draw the federation's dashboard as a picture, from Prometheus",
         description="Ask a Prometheus what the Grafana dashboard asks, and draw the answers: no Grafana is needed.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

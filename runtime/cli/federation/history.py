@@ -16,10 +16,13 @@ from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
 from silomix.runtime.nodes.facts import read_forks, read_log
+from silomix.runtime.nodes.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
 
 SHOWN = 16
 """Hex digits of a digest in a table."""
+NUMBERS = ("round", "attempts", "cohort")
+"""The columns of the table that are aligned to the right."""
 
 
 def show(path: Path, *, as_json: bool) -> int:
@@ -34,12 +37,17 @@ def show(path: Path, *, as_json: bool) -> int:
         f"round {known.round}: the aggregator signed two records, {_short(known.digest)} and {_short(other.digest)}"
         for known, other in forks
     ]
+    bound = RoundLog(config.federation, records).bound
     if as_json:
-        say_json({"records": [_json(record) for record in records], "problems": problems})
+        say_json({"records": [_json(record) for record in records], "bound": list(bound), "problems": problems})
     else:
         console().print(_table(records))
         for problem in problems:
             console().print(f"[red]{problem}[/red]")
+        if bound:
+            names = ", ".join(bound)
+            said = f"the newest model is bound to {names}: its sum is for these silos, who have to come again"
+            console().print(f"{said}; {WAY_OUT}")
         if not problems:
             console().print(f"{len(records)} records: every link and every signature holds")
     return Exit.NO if problems else Exit.DONE
@@ -78,10 +86,8 @@ def _short(digest: bytes) -> str:
 
 def _table(records: list[Record]) -> Table:
     table = Table()
-    for name, justify in (("round", "right"), ("outcome", "left"), ("attempts", "right"), ("cohort", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for name in ("model after", "record", "stored by"):
-        table.add_column(name)
+    for name in ("round", "outcome", "attempts", "cohort", "model after", "record", "stored by"):
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     for record in records:
         table.add_row(
             str(record.round),

@@ -18,13 +18,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     """Add the commands to the parser. What they need is imported when they run."""
     cmd = commands.add_parser(
         "check",
-        help="look at everything that a node needs, on its host, and say what to do",
+        help="check everything that a node needs, on its host, and say what to do",
         description="Look at configuration, keys, clock, disk, kernels, task, agreement, and every peer that this node "
         "dials. Each line that fails says what to do. The exit code is 0 if all is well, else 1.",
     )
     cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
-    cmd.add_argument("--quick", action="store_true", help="leave out what takes long: kernels, and training a step")
-    cmd.add_argument("--offline", action="store_true", help="leave the peers out, as before they are running")
+    cmd.add_argument("--quick", action="store_true", help="skip what takes long: kernels, and training a step")
+    cmd.add_argument("--offline", action="store_true", help="skip the peers, for when they are not running yet")
     cmd.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for each peer (default: %(default)s)")
     json_flag(cmd)
     cmd.set_defaults(handler=_check)
@@ -35,14 +35,16 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         epilog=STATUS_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cmd.add_argument("--config", type=Path, required=True, help="any member's directory: it asks in that name")
+    cmd.add_argument(
+        "--config", type=Path, required=True, help="any member's directory: the question is asked in its name"
+    )
     cmd.add_argument("--once", action="store_true", help="show it once and end")
     json_flag(cmd)
     cmd.set_defaults(handler=_status)
 
     cmd = commands.add_parser(
         "log",
-        help="show the round log of a node, and check every link and signature of it",
+        help="show a node's round log, and check every link and signature in it",
         description="Read the round log from the node's own disk, whether it runs or not: what became of each round, "
         "over which cohort, and which model came of it. Every link and signature is checked against the federation "
         "file, and nobody is asked. The exit code is 1 if anything does not hold, or if the aggregator was found to "

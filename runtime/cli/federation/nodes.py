@@ -62,7 +62,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.set_defaults(handler=_init)
 
     for role, what in (
-        ("aggregator", "announce rounds, serve the model, make the next one of the sums"),
+        ("aggregator", "announce rounds, serve the model, make the next one from the sums"),
         ("shuffler", "run one hop of the chain"),
         ("silo", "train on this silo's data and submit under masks"),
     ):
@@ -70,7 +70,9 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
         if role == "aggregator":
-            cmd.add_argument("--evaluate", action="store_true", help="measure each model here; the task must be here")
+            cmd.add_argument(
+                "--evaluate", action="store_true", help="evaluate each model here; the task must be installed"
+            )
         if role == "silo":
             cmd.add_argument("--keep-updates", action="store_true", help="keep them in clear, for tests and audits")
         cmd.set_defaults(handler=_node, role=role)
@@ -80,7 +82,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _add_pause(commands: Commands) -> None:
     for name, what in (
         ("pause", "hold the federation between rounds, on the aggregator's host"),
-        ("resume", "let a federation go on that was paused"),
+        ("resume", "let a paused federation go on"),
     ):
         cmd = commands.add_parser(name, help=what)
         cmd.add_argument("--config", type=Path, required=True, help="the aggregator's directory, or its node.toml")

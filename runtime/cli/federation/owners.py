@@ -59,15 +59,21 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     raw = argparse.RawDescriptionHelpFormatter
     cmd = commands.add_parser(
         "keygen",
-        help="make a node's keys on its host, and a file to enrol it by",
+        help="make a node's keys on its host, and a file to enrol it with",
         epilog=KEYGEN_EPILOG,
         formatter_class=raw,
     )
-    cmd.add_argument("directory", type=Path, help="the node's, which is made; its name is the node's, unless --name")
+    cmd.add_argument(
+        "directory",
+        type=Path,
+        help="the node's directory, to be created; the node gets its name, unless --name says otherwise",
+    )
     cmd.add_argument("--role", required=True, choices=("aggregator", "shuffler", "silo"), help="what the node is")
     cmd.add_argument("--name", default="", help="what it is called (default: the directory's name)")
-    cmd.add_argument("--owner", required=True, help="what others call you, such as hospital-b")
-    cmd.add_argument("--owner-key", type=Path, metavar="FILE", help="yours (default: owner.key beside the directory)")
+    cmd.add_argument("--owner", required=True, help="the name others know you by, such as hospital-b")
+    cmd.add_argument(
+        "--owner-key", type=Path, metavar="FILE", help="your key (default: owner.key beside the directory)"
+    )
     cmd.add_argument("--address", default="", metavar="HOST:PORT", help="where others reach it; a silo has none")
     cmd.add_argument("--listen", default="", metavar="HOST:PORT", help="where it listens, if not at its address")
     cmd.add_argument("--metrics-port", type=int, default=0, metavar="PORT", help="metrics (default: off)")
@@ -76,14 +82,14 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 
     cmd = commands.add_parser(
         "assemble",
-        help="make the federation file of everybody's enrolment files and a policy",
+        help="make the federation file from everybody's enrolment files and a policy",
         epilog=ASSEMBLE_EPILOG,
         formatter_class=raw,
     )
     cmd.add_argument("directory", type=Path, help="where to write federation.toml and the nodes' pins")
     cmd.add_argument("enrolments", type=Path, nargs="+", metavar="ENROL", help="the .enrol file of every node")
     cmd.add_argument("--name", required=True, help="name of the federation")
-    cmd.add_argument("--policy", type=Path, metavar="FILE", help="TOML with a table [policy]; options come first")
+    cmd.add_argument("--policy", type=Path, metavar="FILE", help="TOML with a table [policy]; options override it")
     cmd.add_argument("--pool", default="", metavar="A,B,C", help="shufflers in order (default: by name)")
     cmd.add_argument("--anchor", type=Path, metavar="PEM", help="the owners' own CAs, in place of pinned certificates")
     add_policy(cmd, defaults={"chunk_parameters": "by the number of silos"})
@@ -96,7 +102,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         formatter_class=raw,
     )
     cmd.add_argument("federation", type=Path, help="the directory of the federation file")
-    cmd.add_argument("--owner-key", type=Path, metavar="FILE", help="yours (default: owner.key in that directory)")
+    cmd.add_argument("--owner-key", type=Path, metavar="FILE", help="your key (default: owner.key in that directory)")
     cmd.add_argument("--homes", type=Path, metavar="DIR", help="where your nodes are (default: beside the owner's key)")
     cmd.add_argument("--elsewhere", action="append", default=[], metavar="NODE", help="a node of yours on another host")
     cmd.add_argument("--yes", action="store_true", help="sign without asking: you have compared it already")
@@ -117,7 +123,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     how = cmd.add_mutually_exclusive_group()
     how.add_argument("--finish", action="store_true", help="change over to the certificate that was announced")
     how.add_argument("--now", action="store_true", help="make one and change over at once")
-    how.add_argument("--take", type=Path, metavar="PIN", help="take another node's new certificate in")
+    how.add_argument("--take", type=Path, metavar="PIN", help="take in another node's new certificate")
     cmd.set_defaults(handler=_rotate)
 
 

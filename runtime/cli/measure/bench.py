@@ -57,7 +57,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         type=positive,
         default=0,
         metavar="N",
-        help="share a network of so many Mbit/s, as root, with tc (default: the machine's loopback, without limit)",
+        help="share a network of this many Mbit/s, as root, with tc (default: the machine's loopback, without limit)",
     )
     json_flag(cmd)
     cmd.set_defaults(handler=_bench_round)

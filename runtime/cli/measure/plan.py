@@ -53,7 +53,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     cmd = commands.add_parser(
         "capacity",
-        help="show what a round takes of each host: bytes, processor, memory, disk",
+        help="show what a round costs each host: bytes, processor, memory, disk",
         description="Show what a round takes of each place in the chain. Bytes follow from the plan; time and memory "
         "were measured on one machine. What training takes is not in it.",
     )
@@ -69,8 +69,6 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from silomix.runtime.cli.measure.planned import asked, report  # what a silo computes with is loaded no sooner
-
     result: PlanReport | PaperReport
     if args.paper:
         others = ("silos", "shufflers", "model")
@@ -78,6 +76,8 @@ def _plan(args: argparse.Namespace) -> int:
             args.fail(f"--paper shows the paper's own policies: leave out {', '.join(map(flag, given))}")
         result = paper_report()
     else:
+        from silomix.runtime.cli.measure.planned import asked, report  # what a silo computes with is loaded no sooner
+
         model = Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL]
         result = report(asked(args), model)
     if args.json:

@@ -20,7 +20,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     """Add `model init` and `model export`. What they need is imported when they run."""
     model = commands.add_parser(
         "model",
-        help="write a trained model as a torch state dict, or a task's first model",
+        help="write a trained model as a torch state dict, or a task's initial model",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

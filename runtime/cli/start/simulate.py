@@ -46,10 +46,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--out", type=Path, required=True, metavar="DIR", help="where to; a run in it goes on")
     given("--config", type=Path, help="take silos and policy from this federation's directory or file")
     given("--silos", type=int, metavar="N", help="silos (default: 10)")
-    given("--delta", type=float, default=1e-5, help="at which the epsilon of noise is told (default: %(default)s)")
+    given(
+        "--delta", type=float, default=1e-5, help="at which the epsilon of the noise is reported (default: %(default)s)"
+    )
     given("--seed", type=int, default=0, help="of masks, noise, groups and draws (default: %(default)s)")
     given("--vanilla", action="store_true", help="the mean of the floats, without encoding: to compare with")
-    given("--no-masks", action="store_true", help="spare the masks, which cancel: the same models, a little sooner")
+    given("--no-masks", action="store_true", help="skip the masks, which cancel: the same models, a little sooner")
     given("--workers", type=int, metavar="N", help="processes that train (default: the cores, at most the silos)")
     given("--evaluate-every", type=int, default=1, metavar="N", help="measure every N rounds (default: %(default)s)")
     given("--tensorboard", action="store_true", help="write DIR/tensorboard too, if tensorboard is installed")

@@ -100,30 +100,15 @@ class MaskContext:
     No silo is named: the aggregator may be given seeds unnamed and in random order, and must still expand them.
     """
 
-    federation: bytes
-    round: int
-    attempt: int
+    manifest: bytes
+    """Digest of the manifest, which covers federation, history, model and everything else of the attempt."""
     layer: int
-    model: bytes
-    schema: bytes
-    plan: bytes
     chunk_parameters: int
     direction: str = UPLOAD
 
     def info(self) -> bytes:
         """Encode the context for HKDF and HPKE, which bind it."""
-        return frame(
-            "mask",
-            self.federation,
-            self.round,
-            self.attempt,
-            self.layer,
-            self.model,
-            self.schema,
-            self.plan,
-            self.chunk_parameters,
-            self.direction,
-        )
+        return frame("mask", self.manifest, self.layer, self.chunk_parameters, self.direction)
 
 
 def small_order(key: bytes) -> bool:
@@ -147,7 +132,7 @@ def seal(seed: Secret, to: bytes, context: MaskContext) -> bytes:
     except ValueError:  # a point of small order: everybody would know the shared secret
         raise PeerFault(
             Reason.WRONG_KEYS,
-            f"the key for layer {context.layer} of round {context.round} attempt {context.attempt} is unusable",
+            f"the key for layer {context.layer} is unusable",
             layer=context.layer,
         ) from None
 
@@ -167,8 +152,7 @@ def unseal(sealed: bytes, private: Secret, context: MaskContext) -> Secret:
     except (InvalidTag, ValueError):
         raise PeerFault(
             Reason.SEAL_BROKEN,
-            f"the seed for layer {context.layer} of round {context.round} attempt {context.attempt} does not open: "
-            "it was sealed to another key or for another manifest",
+            f"the seed for layer {context.layer} does not open: it was sealed to another key or for another manifest",
             layer=context.layer,
         ) from None
 

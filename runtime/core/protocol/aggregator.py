@@ -7,6 +7,7 @@ all have signed for, which it never gives up on its own: somebody may have shown
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from math import inf
 from typing import get_args
 
@@ -17,7 +18,7 @@ from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Answer, Machine, Remember, Table, does, refuses
-from silomix.runtime.core.protocol.messages import Cohort, Evidence, Group, Header, Manifest, RoundKey
+from silomix.runtime.core.protocol.messages import Bond, Cohort, Evidence, Group, Header, Manifest, RoundKey
 from silomix.runtime.core.protocol.release import Ready, Signatures, Trail, check_ready, pad_digest
 from silomix.runtime.core.protocol.roundlog import (
     MOST_ATTEMPTS,
@@ -50,11 +51,14 @@ class Sealed:
 
     round: int
     attempt: int
-    manifest: bytes
     model: bytes
-    agreed: bytes
-    silos: tuple[str, ...]
-    signatures: Signatures
+    bond: Bond
+    """The proof for everybody else, should the model have to be released once more."""
+
+    @cached_property
+    def agreed(self) -> bytes:
+        """What all signed."""
+        return self.bond.agreed(self.model)
 
 
 @dataclass(frozen=True)
@@ -490,9 +494,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         """By silo, or one for all of them where sums leave by group."""
         self._opened: set[str] = set()
         self._headers: dict[bytes, Header] = {}
-        self._cohort_digest = b""
+        self._summed: Cohort | None = None
         self._groups: tuple[Group, ...] = ()
-        self._silos: tuple[str, ...] = ()
         self._ready: Ready | None = None
         self._signatures: dict[str, bytes] = {}
         self._pads: dict[str, Secret] = {}
@@ -551,9 +554,14 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return True
 
     @property
+    def bond(self) -> Bond | None:
+        """The proof of whom this model is bound to, if some hop may have shown its pad."""
+        return next((fact.bond for fact in self._sealed if fact.model == self.model), None)
+
+    @property
     def bound(self) -> tuple[str, ...]:
         """The silos that some hop may have shown its pad for, on this model."""
-        return next((fact.silos for fact in self._sealed if fact.model == self.model), ())
+        return () if self.bond is None else self.bond.silos
 
     @property
     def unrevealed(self) -> tuple[str, ...]:
@@ -585,9 +593,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     def _resume(self, pending: Pending, sealed: Sealed) -> list[Effect]:
         """Go on with a release that all had signed for."""
-        self.manifest, self._ready, self._silos = pending.manifest, pending.ready, sealed.silos
+        self.manifest, self._ready = pending.manifest, pending.ready
         self.attempt, self.state = pending.manifest.attempt, Phase.REVEALING
-        return [AskPads(pending.ready, sealed.signatures)]
+        return [AskPads(pending.ready, sealed.bond.signed_by(self.identity.name))]
 
     def _begin(self, now: float) -> list[Effect]:
         self.manifest = None
@@ -596,7 +604,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         for secret in self._pads.values():
             secret.wipe()
         self._keys, self._private, self._opened, self._headers = {}, {}, set(), {}
-        self._cohort_digest, self._groups, self._silos, self._ready = b"", (), (), None
+        self._summed, self._groups, self._ready = None, (), None
         self._signatures, self._pads, self._countersigned = {}, {}, {}
         if self.round > self.federation.policy.rounds:
             self.state = Phase.FINISHED
@@ -662,7 +670,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             minimum_cohort=self.federation.minimum_cohort,
             chunk_parameters=policy.chunk_parameters,
             deadline_s=policy.deadline_s,
-            bound=self.bound,
+            bound=self.bond,
         )
         self.manifest, self.state = manifest.signed(self.identity), Phase.OPENING
         assert self.log.last is not None, "round 0 is on record before any round opens"
@@ -736,21 +744,26 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 raise PeerFault(Reason.WRONG_KEYS, "a group has another number of seeds than silos")
         elif groups:
             raise PeerFault(Reason.WRONG_SEQUENCE, "groups came, and this round has none")
-        if self._cohort_digest not in (b"", cohort.digest) or self._groups not in ((), groups):
+        other = self._summed is not None and self._summed.digest != cohort.digest
+        if other or self._groups not in ((), groups):
             raise PeerFault(Reason.ALREADY_RELEASED, "the chain has named another cohort for this attempt")
-        self._cohort_digest, self._groups, self.state = cohort.digest, groups, Phase.RELEASING
-        self._silos = cohort.silos
+        self._summed, self._groups, self.state = cohort, groups, Phase.RELEASING
         return [Take(cohort)]
 
     def _sum_in(self, event: SumIn) -> list[Effect]:
         manifest = self._open_manifest
         if event.manifest != manifest.digest:
             return []
-        ready = Ready(manifest.digest, event.trails)
-        check_ready(ready, self._cohort_digest, manifest.chain, self.federation)
+        ready = Ready(manifest.digest, manifest.model, event.trails)
+        check_ready(ready, self._released_for.digest, manifest.chain, self.federation)
         self._ready, self.state = ready, Phase.READY
         self._until = event.now + self.federation.policy.release_s
         return [AskReady(ready, manifest.chain)]
+
+    @property
+    def _released_for(self) -> Cohort:
+        assert self._summed is not None, "the table lets nothing come here before the cohort is known"
+        return self._summed
 
     @property
     def _release(self) -> Ready:
@@ -770,7 +783,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         own = (self.identity.name, self.identity.sign(ready.digest))
         signatures = (*((hop, self._signatures[hop]) for hop in manifest.chain), own)
         self.state = Phase.REVEALING
-        sealed = Sealed(self.round, self.attempt, manifest.digest, self.model, ready.digest, self._silos, signatures)
+        sealed = Sealed(self.round, self.attempt, self.model, Bond.of(self._released_for, ready, signatures))
         return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures)]
 
     def _pad(self, event: PadIn) -> list[Effect]:
@@ -802,12 +815,15 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return hops + self._record(self._make_record(Outcome.APPLIED, ready.root, *after).signed(self.identity))
 
     def _make_record(self, outcome: Outcome, root: bytes, model: bytes, state: bytes) -> Record:
-        sealed = {fact.manifest: fact for fact in self._sealed if fact.round == self.round}
+        sealed = {fact.bond.manifest: fact for fact in self._sealed if fact.round == self.round}
         attempts = []
         for number, tried in sorted(self._tried.get(self.round, {}).items()):
             fact = sealed.get(tried.manifest)
-            release = (fact.agreed, fact.silos, fact.signatures) if fact is not None else (b"", (), ())
-            attempts.append(Attempted(number, tried.manifest, tried.chain, *release))
+            attempt = Attempted(number, tried.manifest, tried.chain)
+            if fact is not None:
+                signatures = fact.bond.signed_by(self.identity.name)
+                attempt = replace(attempt, agreed=fact.agreed, silos=fact.bond.silos, signatures=signatures)
+            attempts.append(attempt)
         return Record(
             self.federation.digest,
             self.round,

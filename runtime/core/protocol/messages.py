@@ -16,6 +16,7 @@ from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.release import Ready, Signatures, Trail
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class Manifest:
     minimum_cohort: int
     chunk_parameters: int
     deadline_s: int
-    bound: tuple[str, ...] = ()
-    """The silos whose sum on this model some hop has revealed its pad for: no others can be released. Empty: free."""
+    bound: "Bond | None" = None
+    """Proof of a release on this model that all have signed for: then it is for no other silos. None: it is free."""
     fences: tuple[Fence, ...] = ()
     signature: bytes = field(default=b"", compare=False)
 
@@ -130,10 +131,14 @@ class Manifest:
             self.minimum_cohort,
             self.chunk_parameters,
             self.deadline_s,
-            len(self.bound),
-            *self.bound,
+            b"" if self.bound is None else self.bound.digest(self.model),
             *fences,
         )
+
+    @property
+    def bound_to(self) -> tuple[str, ...]:
+        """The silos that this model is bound to; nobody if it is free."""
+        return () if self.bound is None else self.bound.silos
 
     def signed(self, identity: Identity) -> "Manifest":
         """Sign it."""
@@ -141,16 +146,7 @@ class Manifest:
 
     def context(self, layer: int) -> MaskContext:
         """What the masks of a layer are bound to."""
-        return MaskContext(
-            self.federation,
-            self.round,
-            self.attempt,
-            layer,
-            self.model,
-            self.schema.digest,
-            self.plan.digest,
-            self.chunk_parameters,
-        )
+        return MaskContext(self.digest, layer, self.chunk_parameters)
 
     def layer(self, name: str) -> int:
         """The layer of a node: its place in the chain, or 0 for the aggregator."""
@@ -270,6 +266,54 @@ class Cohort:
     def silos(self) -> tuple[str, ...]:
         """The names."""
         return tuple(p.silo for p in self.participants)
+
+
+@dataclass(frozen=True)
+class Bond:
+    """Proof that a model is bound to a cohort: all hops of a chain, and the aggregator, have signed for its release.
+
+    Some of them may have shown their pads. Whoever has only this finds out for which silos, and on which model.
+    """
+
+    manifest: bytes
+    """Digest of the manifest of that attempt."""
+    participants: tuple[Participant, ...]
+    grouping: bytes
+    """The seal of the grouping, or nothing where there was none."""
+    trails: tuple[Trail, ...]
+    """What each hop did, in the order of the chain, without cohort and signature."""
+    signatures: tuple[bytes, ...]
+    """Those of the hops in the same order, and the aggregator's."""
+
+    @classmethod
+    def of(cls, cohort: Cohort, ready: Ready, signatures: Signatures) -> "Bond":
+        """Make the proof of a release that all have signed for."""
+        bare = tuple(replace(trail, cohort=b"", grouping=b"", signature=b"") for trail in ready.trails)
+        return cls(ready.manifest, cohort.participants, ready.grouping, bare, tuple(s for _, s in signatures))
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """The names."""
+        return tuple(p.silo for p in self.participants)
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The hops that signed."""
+        return tuple(trail.hop for trail in self.trails)
+
+    def signed_by(self, aggregator: str) -> Signatures:
+        """Put names to the signatures."""
+        return tuple(zip((*self.chain, aggregator), self.signatures, strict=False))
+
+    def agreed(self, model: bytes) -> bytes:
+        """What all signed, if it was on this model."""
+        cohort = Cohort(self.manifest, self.participants).digest
+        trails = tuple(replace(trail, cohort=cohort, grouping=self.grouping) for trail in self.trails)
+        return Ready(self.manifest, model, trails).digest
+
+    def digest(self, model: bytes) -> bytes:
+        """What the manifest has of it."""
+        return digest("bond", self.agreed(model), len(self.signatures), *self.signatures)
 
 
 @dataclass(frozen=True)

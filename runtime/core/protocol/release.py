@@ -77,6 +77,8 @@ class Ready:
     """All that a release is about. Every hop signs its digest once, and the aggregator signs last."""
 
     manifest: bytes
+    model: bytes
+    """The manifest names it too; here it stands apart, so that the signatures show by themselves what they bind."""
     trails: tuple[Trail, ...]
 
     @cached_property
@@ -85,7 +87,7 @@ class Ready:
         parts: list[str | bytes] = []
         for trail in self.trails:
             parts += [trail.hop, trail.came, trail.sent, trail.pad]
-        return digest("ready", self.manifest, self.cohort, self.grouping, len(self.trails), *parts)
+        return digest("ready", self.manifest, self.model, self.cohort, self.grouping, len(self.trails), *parts)
 
     @property
     def cohort(self) -> bytes:

@@ -212,6 +212,17 @@ class RoundLog:
         """The silos of the last round that was applied."""
         return next((r.silos for r in reversed(self.records) if r.outcome is Outcome.APPLIED), ())
 
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The silos that the newest model was signed for, in rounds that were given up all the same; or nobody."""
+        for record in reversed(self.records):
+            if record.outcome is not Outcome.ABANDONED:
+                break
+            for one in record.attempts:
+                if one.agreed:
+                    return one.silos
+        return ()
+
     def check_next(self, record: Record) -> None:
         """Check that a record is the next one, or refuse it. A second one of a round is evidence: `Fork`."""
         check_record(record, self.federation)

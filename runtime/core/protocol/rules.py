@@ -26,6 +26,7 @@ from silomix.runtime.core.policy import LEAST_COHORT, Policy
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
+from silomix.runtime.core.protocol.release import check_agreed
 
 
 def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
             found=manifest.minimum_cohort,
             expected=federation.minimum_cohort,
         )
-    _check_chain(manifest, federation)
+    check_chain(manifest.chain, federation)
     _check_invited(manifest, federation)
     _check_bound(manifest, federation)
     _check_keys(manifest, federation)
@@ -108,14 +109,14 @@ def check_round(round_: int, federation: Federation) -> None:
         )
 
 
-def _check_chain(manifest: Manifest, federation: Federation) -> None:
+def check_chain(chain: tuple[str, ...], federation: Federation) -> None:
     """Hold the aggregator to the agreed chain: were it to choose, it would choose hops that collude with it."""
     least = federation.chain_rule.minimum
-    in_order = tuple(hop for hop in federation.chain if hop in manifest.chain)
-    if manifest.chain != in_order or len(in_order) < least:
+    in_order = tuple(hop for hop in federation.chain if hop in chain)
+    if chain != in_order or len(in_order) < least:
         raise PeerFault(
             Reason.WRONG_CHAIN,
-            f"the chain {', '.join(manifest.chain) or 'is empty'}: it needs {least} or more hops of "
+            f"the chain {', '.join(chain) or 'is empty'}: it needs {least} or more hops of "
             f"{', '.join(federation.chain)}, in that order",
         )
 
@@ -139,16 +140,21 @@ def _check_invited(manifest: Manifest, federation: Federation) -> None:
 
 
 def _check_bound(manifest: Manifest, federation: Federation) -> None:
-    """Check whom a model is said to be bound to: a cohort that could have been one."""
-    names = manifest.bound
-    if list(names) != sorted(set(names)) or not set(names) <= set(invited(manifest, federation)):
-        raise PeerFault(Reason.MALFORMED, "the silos that the model is bound to are no cohort of this round")
-    if names and len(names) < manifest.minimum_cohort:
-        raise PeerFault(Reason.COHORT_TOO_SMALL, f"the model is said to be bound to {len(names)} silos")
+    """Check whom a model is said to be bound to: a bare word would leave out any silo that the aggregator likes."""
     if len(manifest.earlier) >= manifest.attempt:
         raise PeerFault(
             Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} cannot come after {len(manifest.earlier)} others"
         )
+    bond, names = manifest.bound, manifest.bound_to
+    if bond is None:
+        return
+    if list(names) != sorted(set(names)) or not set(names) <= set(invited(manifest, federation)):
+        raise PeerFault(Reason.MALFORMED, "the silos that the model is bound to are no cohort of this round")
+    if len(names) < manifest.minimum_cohort:
+        raise PeerFault(Reason.COHORT_TOO_SMALL, f"the model is said to be bound to {len(names)} silos")
+    check_chain(bond.chain, federation)
+    signatures = bond.signed_by(federation.aggregator.name)
+    check_agreed(bond.agreed(manifest.model), signatures, bond.chain, federation)
 
 
 def _check_keys(manifest: Manifest, federation: Federation) -> None:

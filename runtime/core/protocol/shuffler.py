@@ -766,8 +766,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     f"attempt {manifest.attempt} of round {manifest.round} is not newer than "
                     f"attempt {old.attempt} of round {old.round}",
                 )
-        if (manifest.round, manifest.attempt) < self.closed:
-            raise PeerFault(Reason.FENCED, f"attempt {manifest.attempt} of round {manifest.round} is fenced here")
+        self._check_fence(manifest.round, manifest.attempt)
         own = self.keys.get((manifest.round, manifest.attempt), {})
         for key in manifest.hop_keys:
             if key.hop == self.identity.name:
@@ -801,8 +800,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
         """The silos that a model can still be released for, or nobody if it is free."""
         facts = self.released.get(manifest.model, ())
-        silos = facts[0].silos if facts else manifest.bound
-        if manifest.bound not in ((), silos):
+        silos = facts[0].silos if facts else manifest.bound_to
+        if manifest.bound_to not in ((), silos):
             raise PeerFault(
                 Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
             )
@@ -998,9 +997,18 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         quorum = max(attempt.manifest.minimum_cohort, ceil(round(len(names) * self.federation.policy.quorum, 6)))
         return len(attempt.counted) >= max(attempt.manifest.minimum_cohort, min(quorum, len(names)))
 
+    def _check_fence(self, round_: int, attempt: int) -> None:
+        """Refuse an attempt that this hop has closed, though it may still be open here: the next is being prepared."""
+        if (round_, attempt) < self.closed:
+            raise PeerFault(Reason.FENCED, f"attempt {attempt} of round {round_} is fenced here")
+
     def _close(self) -> list[Effect]:
         attempt = self._now_open
         manifest = attempt.manifest
+        try:
+            self._check_fence(manifest.round, manifest.attempt)
+        except PeerFault as fault:
+            return self._give_up(fault)
         before = self._bound_to(manifest)
         silos = sorted(before or attempt.counted)
         missing = [s for s in silos if s not in attempt.counted]
@@ -1040,6 +1048,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         manifest = attempt.manifest
         if self._first(manifest):
             raise PeerFault(Reason.WRONG_CHAIN, "this is the first hop: it closes the cohort itself")
+        self._check_fence(manifest.round, manifest.attempt)
         self._check(event.cohort, event.grouping)
         groups = () if event.grouping is None else event.grouping.groups
         padded = self.padded.get(manifest.digest)
@@ -1093,7 +1102,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _ready(self, event: ReadyIn) -> list[Effect]:
         """Sign for a release, once for an attempt, when every hop has passed the same cohort's sum on."""
         padded = self._padded(event.manifest)
-        ready = Ready(event.manifest, event.trails)
+        ready = Ready(event.manifest, padded.model, event.trails)
         check_ready(ready, padded.cohort, padded.chain, self.federation)
         own = ready.trails[padded.chain.index(self.identity.name)]
         if own.pad != pad_digest(padded.pad) or own.grouping != padded.grouping:
@@ -1101,6 +1110,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         signed = self.signed.get(event.manifest)
         if signed not in (None, ready.digest):
             raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
+        if signed is None:
+            self._check_fence(padded.round, padded.attempt)
         fact = Signed(padded.round, padded.attempt, event.manifest, ready.digest)
         remember: list[Effect] = [] if signed else [Remember(fact)]
         return [*remember, Agree(self.identity.sign(ready.digest))]

@@ -43,8 +43,7 @@ MODULI = [tuple(moduli) for moduli in generate.MASK_MODULI]
 
 
 def context_of(vector: reference.Json) -> MaskContext:
-    digests = {name: bytes.fromhex(vector[name]) for name in ("federation", "model", "schema", "plan")}
-    return MaskContext(**{**vector, **digests})
+    return MaskContext(**{**vector, "manifest": bytes.fromhex(vector["manifest"])})
 
 
 CONTEXT = context_of(generate.CONTEXT)
@@ -229,7 +228,9 @@ def test_every_field_of_the_context_counts(name: str) -> None:
 def test_a_context_names_no_silo_and_is_unambiguous() -> None:
     infos = {context.info() for context in (CONTEXT, *OTHERS.values())}
     assert len(infos) == 1 + len(OTHERS)
-    assert replace(CONTEXT, round=1, attempt=11).info() != replace(CONTEXT, round=11, attempt=1).info()
+    assert (
+        replace(CONTEXT, layer=1, chunk_parameters=11).info() != replace(CONTEXT, layer=11, chunk_parameters=1).info()
+    )
 
 
 def test_no_block_of_the_key_stream_is_used_twice() -> None:
@@ -320,10 +321,10 @@ PLANS = {
 SCHEMA = Schema((TensorSpec("a", (5, 7)), TensorSpec("b", (120,))))
 
 
-def layers(p: Plan, hops: int, model: bytes = b"m" * 32) -> list[MaskContext]:
+def layers(hops: int, manifest: bytes = b"m" * 32) -> list[MaskContext]:
     """The aggregator's context and one for each hop."""
-    base = MaskContext(b"f" * 32, 3, 1, AGGREGATOR, model, SCHEMA.digest, p.digest, 64)
-    return [replace(base, layer=layer) for layer in range(hops + 1)]
+    assert AGGREGATOR == 0
+    return [MaskContext(manifest, layer, 64) for layer in range(hops + 1)]
 
 
 def apply(body: Bytes, layout: Layout, silo: int, context: MaskContext, sign: int) -> None:
@@ -337,29 +338,29 @@ def add(total: Bytes, body: Bytes, layout: Layout) -> None:
         layout.add(total, i, layout.planes(layout.part(body, i).data, i))
 
 
-def run(p: Plan, hops: int, models: list[bytes]) -> tuple[Residues, list[Residues], Residues]:
-    """Mask one body for each silo, add them up and let each layer take its masks off, as if all had seen models[0].
+def run(p: Plan, hops: int, manifests: list[bytes]) -> tuple[Residues, list[Residues], Residues]:
+    """Mask one body for each silo, add them up and let each layer take its masks off, as if all had seen manifests[0].
 
     Returns the plain sum, what each layer saw, and what remains.
     """
     codec = Codec(SCHEMA, (1.0, 1.0), p, 64)
     layout = codec.layout
     plain, total = layout.body(), layout.body()
-    for silo, model in enumerate(models):
+    for silo, manifest in enumerate(manifests):
         rng = np.random.default_rng(silo)
         tensors = {t.name: rng.uniform(-1, 1, t.shape).astype(np.float32) for t in SCHEMA.tensors}
         own = layout.body()
         for _ in codec.encode(tensors, weight=min(silo + 1, p.weight_levels), body=own):
             pass
         add(plain, own, layout)
-        for context in layers(p, hops, model):
+        for context in layers(hops, manifest):
             apply(own, layout, silo, context, 1)
         add(total, own, layout)
     seen: list[Residues] = []
-    first, *rest = layers(p, hops, models[0])
+    first, *rest = layers(hops, manifests[0])
     for context in (*rest, first):  # the hops in their order, the aggregator last
         seen.append(layout.residues(total))
-        for silo in range(len(models)):
+        for silo in range(len(manifests)):
             apply(total, layout, silo, context, -1)
     return layout.residues(plain), seen, layout.residues(total)
 
@@ -376,7 +377,7 @@ def test_the_chain_takes_off_what_the_silos_added(p: Plan, hops: int) -> None:
 
 
 @pytest.mark.parametrize("p", PLANS.values(), ids=PLANS)
-def test_silos_that_were_shown_different_models_do_not_cancel(p: Plan) -> None:
+def test_silos_that_were_shown_different_manifests_do_not_cancel(p: Plan) -> None:
     plain, _, total = run(p, 2, [b"m" * 32, b"m" * 32, b"x" * 32])
     for row, bare, m in zip(total, plain, p.moduli, strict=True):
         assert np.mean(row == bare) < 1 / m + 5 * sqrt(1 / m / len(row))

@@ -14,6 +14,7 @@ from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import (
+    Bond,
     Cohort,
     Evidence,
     Fence,
@@ -137,7 +138,15 @@ def ready(m: Manifest, c: Cohort, pads: dict[str, Secret] | None = None, groupin
         own = (pads or {}).get(hop) or pad(hop, m.digest)
         trails.append(Trail(hop, c.digest, grouping, came, sent, pad_digest(own)).signed(identity(hop)))
         came = sent
-    return Ready(m.digest, tuple(trails))
+    return Ready(m.digest, m.model, tuple(trails))
+
+
+def bond(silos: Iterable[str], model: bytes = b"", chain: tuple[str, ...] = ("hop-1", "hop-2")) -> Bond:
+    """Proof that everybody signed for these silos, on the first model unless told otherwise."""
+    c = Cohort(bytes(32), tuple(Participant(silo, hashlib.sha256(silo.encode()).digest()) for silo in silos))
+    trails = tuple(Trail(hop, c.digest, b"", bytes(32), bytes(32), pad_digest(pad(hop, "bond"))) for hop in chain)
+    r = Ready(c.manifest, model or MODEL, trails)
+    return Bond.of(c, r, agreement(r.digest, chain))
 
 
 def agreement(agreed: bytes, chain: tuple[str, ...]) -> Signatures:

@@ -283,7 +283,7 @@ def test_a_manifest_holds_for_every_other_node() -> None:
     assert effects == [AskKeys(1, 1, F.chain, F.silo_names, node.core.log.head)]
     m = node.announce()
     check_manifest(m, F)
-    assert (m.round, m.attempt, m.model, m.state, m.invited, m.bound) == (1, 1, MODEL, STATE, (), ())
+    assert (m.round, m.attempt, m.model, m.state, m.invited, m.bound_to) == (1, 1, MODEL, STATE, (), ())
     RoundLog(F, node.records).check_link(m)
 
 
@@ -714,7 +714,7 @@ def test_a_sum_of_which_no_model_can_be_made_costs_an_attempt_and_says_why() -> 
     (_, record) = node.records
     assert [bool(a.agreed) for a in record.attempts] == [True, True]  # pads are out, and all know for whom
     node.store()
-    assert node.announce().bound == F.silo_names
+    assert node.announce().bound_to == F.silo_names
 
 
 def test_a_round_is_abandoned_after_as_many_attempts_as_the_policy_has() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.core.protocol.federations import (
     AGGREGATOR,
     body,
+    bond,
     cohort,
     evidence,
     federation,
@@ -324,7 +325,7 @@ def test_an_attempt_that_cannot_end_well_is_given_up_at_once() -> None:
     hop.feed(HeaderIn(headers(again, F)[1], "silo-2"))
     hop.feed(EvidenceIn(evidence(again, headers(again, F)[1], "hop-2")))
     for attempt, told in ((3, ()), (4, SILOS)):
-        last = manifest(F, 1, attempt, bound=told)
+        last = manifest(F, 1, attempt, bound=bond(told) if told else None)
         assert [type(e) for e in hop.open(last) if not isinstance(e, Remember)] == [Begin, Abort]
         assert hop.refuses(HeaderIn(headers(last, F)[0], "silo-1")) is Reason.COHORT_CLOSED
 
@@ -333,7 +334,7 @@ def test_an_attempt_is_given_up_at_once_also_if_only_the_manifest_says_whom_the_
     hop, m = opened(f=F)
     hop.feed(HeaderIn(header(m, "silo-2"), "silo-2"))
     hop.feed(EvidenceIn(evidence(m, header(m, "silo-2"), "hop-2")))
-    bound = manifest(F, 1, 2, bound=SILOS[:3])
+    bound = manifest(F, 1, 2, bound=bond(SILOS[:3]))
     assert [type(e) for e in hop.open(bound) if not isinstance(e, Remember)] == [Begin, Abort]
     free = manifest(F, 1, 3)
     assert [type(e) for e in hop.open(free) if not isinstance(e, Remember)] == [Begin]

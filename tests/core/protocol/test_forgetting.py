@@ -1,7 +1,17 @@
 """Rule R6: nothing outlives the round. Keys go when its sum has come through, pads with its record or its time."""
 
 import pytest
-from tests.core.protocol.federations import agreement, applied, cohort, federation, header, headers, manifest, past
+from tests.core.protocol.federations import (
+    agreement,
+    applied,
+    bond,
+    cohort,
+    federation,
+    header,
+    headers,
+    manifest,
+    past,
+)
 from tests.core.protocol.hops import SILOS, F, Hop, opened, opening, passed_on, released
 
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -323,7 +333,7 @@ def test_after_its_time_is_up_a_round_may_be_tried_again_and_only_for_the_same_s
     assert hop.feed(Tick(WHOLE_ROUND_S + 1000)) == []
     assert hop.refuses(HeaderIn(header(again, "silo-4"), "silo-4")) is Reason.ALREADY_RELEASED
     assert released(hop.submit(*headers(again, F)[:3])) == SILOS[:3]
-    assert hop.refuses(opening(manifest(F, 1, 3, bound=SILOS[1:]))) is Reason.ALREADY_RELEASED
+    assert hop.refuses(opening(manifest(F, 1, 3, bound=bond(SILOS[1:])))) is Reason.ALREADY_RELEASED
 
 
 def test_a_trusted_federation_lets_go_of_its_passage() -> None:

@@ -105,7 +105,7 @@ def test_an_attempt_that_failed_before_the_pads_leaves_the_model_free(restart: b
         net.hops["hop-1"].restart()
     net.wait(20)
     assert net.manifest.attempt == 2
-    assert net.manifest.bound == ()
+    assert net.manifest.bound_to == ()
     assert not net.hops["hop-1"].core.padded  # destroyed before attempt 2 was answered
     net.submit()
     assert net.models == [net.once(0, 1, 2, 3, 4)]
@@ -124,7 +124,7 @@ def bound_to_four(net: Net) -> None:
     assert [g.why.split(":")[0] for g in net.gave_up] == ["hop-3"]
     assert net.shown == {net.core.model: {FOUR}}
     assert not net.models
-    assert (net.manifest.attempt, net.manifest.bound) == (2, FOUR)
+    assert (net.manifest.attempt, net.manifest.bound_to) == (2, FOUR)
 
 
 @pytest.mark.parametrize("level", [Level.TRUSTED, Level.SEMI_HONEST])
@@ -135,7 +135,7 @@ def test_a_retry_after_the_pads_forms_the_same_cohort_again(restart: str, level:
     if restart == "aggregator":
         net.aggregator.restart()
         net.settle()
-        assert (net.manifest.attempt, net.manifest.bound) == (3, FOUR)
+        assert (net.manifest.attempt, net.manifest.bound_to) == (3, FOUR)
     elif restart:
         net.hops[restart].restart()
         net.reopen(restart)
@@ -160,7 +160,7 @@ def test_a_retry_with_another_cohort_is_refused_also_in_the_next_round() -> None
     assert net.aborted == {"hop-1": [Reason.ALREADY_RELEASED]}
     net.wait(20)
     assert [(g.attempt, g.abandoned) for g in net.gave_up] == [(1, False), (2, True)]
-    assert (net.manifest.round, net.manifest.bound) == (2, FOUR)
+    assert (net.manifest.round, net.manifest.bound_to) == (2, FOUR)
     record = net.core.log.last
     assert record is not None
     assert [one.silos for one in record.attempts] == [FOUR, ()]
@@ -183,7 +183,7 @@ def test_hops_that_have_shown_nothing_hold_to_what_the_manifest_says_of_others()
     net.hops["hop-1"].step(shuffler.Prepare(*asked))
     net.settle()
     assert not net.hops["hop-1"].core.released
-    assert net.manifest.bound == FOUR
+    assert net.manifest.bound_to == FOUR
     with pytest.raises(PeerFault) as caught:
         net.submit("silo-5")
     assert caught.value.reason is Reason.ALREADY_RELEASED
@@ -234,3 +234,16 @@ def test_a_hop_that_never_answers_is_named_until_the_round_is_abandoned() -> Non
     net.aggregator.ask(net.aggregator.asks)  # type: ignore[arg-type]
     net.settle()
     all_have_the_model(net)
+
+
+@pytest.mark.parametrize("hop", ["hop-1", "hop-2"])
+def test_a_hop_that_has_closed_an_attempt_does_no_more_for_it(hop: str) -> None:
+    """It was asked for the keys of the next one while bodies of this one were still coming."""
+    net = Net(silos=3, hops=2)
+    net.submit("silo-1", "silo-2")
+    m, closing = net.manifest, net.hops[hop]
+    closing.step(shuffler.Prepare(net.f.digest, m.round, m.attempt + 1, net.f.silo_names, 0, m.head, net.now))
+    net.submit("silo-3")
+    assert not any(isinstance(fact, shuffler.Padded) for fact in closing.journal)
+    assert Reason.FENCED in (net.aborted.get("hop-1", []) if hop == "hop-1" else net.refusals)
+    assert net.core.phase is Phase.COLLECTING

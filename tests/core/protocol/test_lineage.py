@@ -224,6 +224,7 @@ def test_a_participant_under_anothers_header_is_found_out() -> None:
     c = replace(made, signature=identity("hop-1").sign(made.digest))
     r = Ready(
         told.transcript.ready.manifest,
+        told.transcript.ready.model,
         tuple(replace(t, cohort=c.digest).signed(identity(t.hop)) for t in told.transcript.ready.trails),
     )
     with pytest.raises(PeerFault) as caught:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.core.protocol.federations import (
     AGGREGATOR,
+    MODEL,
     agreement,
+    bond,
     cohort,
     federation,
     flipped,
@@ -23,7 +25,7 @@ from tests.core.protocol.test_aggregator import Node
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.aggregator import AgreedIn, AskPads, GiveUp, Keep, PadIn, PadRefused, Phase, Sealed
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.core.protocol.messages import Cohort, Manifest
+from silomix.runtime.core.protocol.messages import Bond, Cohort, Manifest
 from silomix.runtime.core.protocol.release import Ready, Trail, check_agreed, check_pads, check_ready, check_trails
 from silomix.runtime.core.protocol.shuffler import (
     Agree,
@@ -86,20 +88,25 @@ def test_trails_that_cannot_be_are_refused(case: str) -> None:
 
 def test_a_release_needs_the_trails_of_the_whole_chain() -> None:
     for hops in (0, 1, 2):
-        short = Ready(M.digest, R.trails[:hops])
+        short = Ready(M.digest, MODEL, R.trails[:hops])
         assert refused(lambda r=short: check_ready(r, C.digest, M.chain, THREE)) is Reason.WRONG_CHAIN  # type: ignore[misc]
     assert refused(lambda: check_ready(R, bytes(32), M.chain, THREE)) is Reason.WRONG_MANIFEST
 
 
 def test_no_part_of_a_release_can_change_without_its_digest() -> None:
-    seen = {R.digest, replace(R, manifest=bytes(32)).digest, Ready(M.digest, R.trails[:2]).digest}
+    seen = {
+        R.digest,
+        replace(R, manifest=bytes(32)).digest,
+        replace(R, model=bytes(32)).digest,
+        Ready(M.digest, MODEL, R.trails[:2]).digest,
+    }
     for name in ("came", "sent", "pad"):
         for place in range(3):
             trails = tuple(resigned(t, **{name: bytes(32)}) if i == place else t for i, t in enumerate(R.trails))
-            seen.add(Ready(M.digest, trails).digest)
+            seen.add(Ready(M.digest, MODEL, trails).digest)
     for name in ("cohort", "grouping"):
-        seen.add(Ready(M.digest, tuple(resigned(t, **{name: bytes(32)}) for t in R.trails)).digest)
-    assert len(seen) == 3 + 9 + 2
+        seen.add(Ready(M.digest, MODEL, tuple(resigned(t, **{name: bytes(32)}) for t in R.trails)).digest)
+    assert len(seen) == 4 + 9 + 2
 
 
 def test_no_part_of_a_trail_can_change_without_its_digest() -> None:
@@ -222,7 +229,7 @@ def test_a_hop_that_is_killed_before_it_shows_its_pad_has_the_fact_or_has_shown_
     made = hop.agree(m, c)
     hop.feed(RevealIn(m.digest, agreement(made.digest, m.chain)), crash)
     assert bool(hop.core.released) is bool(crash)
-    again = manifest(F, 1, 2, bound=SILOS[:3])
+    again = manifest(F, 1, 2, bound=bond(SILOS[:3]))
     if crash:
         assert hop.refuses_to_open(again) is Reason.ALREADY_RELEASED
     else:
@@ -269,7 +276,7 @@ def test_the_aggregator_signs_last_and_has_kept_the_sum_before() -> None:
     assert not node.of(Sealed)
     effects = node.feed(AgreedIn("hop-1", m.digest, identity("hop-1").sign(made.digest)))
     everybody = agreement(made.digest, m.chain)
-    sealed = Sealed(1, 1, m.digest, m.model, made.digest, F.silo_names, everybody)
+    sealed = Sealed(1, 1, m.model, Bond.of(cohort(m, headers(m, F)), made, everybody))
     assert effects == [Keep(m, made, everybody), Remember(sealed), AskPads(made, everybody)]
 
 
@@ -307,7 +314,7 @@ def test_a_hop_without_its_pad_leads_to_another_attempt_for_the_same_silos() -> 
     effects = node.feed(PadRefused("hop-2", m.digest, "it is fenced", 1.0))
     assert effects[0] == GiveUp(1, 1, "hop-2: it is fenced", abandoned=False)
     again, _ = node.seal(1.0, silos=3)
-    assert (again.attempt, again.bound, again.earlier) == (2, SILOS[:3], (m.digest,))
+    assert (again.attempt, again.bound_to, again.earlier) == (2, SILOS[:3], (m.digest,))
     node.feed(PadRefused("hop-2", again.digest, "it is fenced", 2.0))
     assert node.abandoned() == [1]
     record = node.records[-1]
@@ -316,7 +323,7 @@ def test_a_hop_without_its_pad_leads_to_another_attempt_for_the_same_silos() -> 
     node.restart()
     node.start()
     last = node.announce()
-    assert (last.round, last.bound) == (2, SILOS[:3])
+    assert (last.round, last.bound_to) == (2, SILOS[:3])
 
 
 @pytest.mark.parametrize("survives", [0, 1, 2, 3])
@@ -332,7 +339,7 @@ def test_a_restart_goes_on_with_a_release_that_was_signed_for_and_with_no_other(
     if survives < 2:
         assert node.core.phase is Phase.PREPARING
         again = node.announce()
-        assert (again.attempt, again.bound) == (2, ())
+        assert (again.attempt, again.bound_to) == (2, ())
     else:
         assert effects == [AskPads(made, agreement(made.digest, m.chain))]
         assert node.core.phase is Phase.REVEALING
@@ -354,7 +361,7 @@ def test_a_release_that_was_given_up_is_not_gone_back_to() -> None:
     node.start()
     assert node.core.phase is Phase.PREPARING
     third = node.announce()
-    assert (second.attempt, third.attempt, third.bound) == (2, 3, F.silo_names)
+    assert (second.attempt, third.attempt, third.bound_to) == (2, 3, F.silo_names)
     assert third.earlier == (first.digest, second.digest)
 
 

@@ -398,3 +398,14 @@ def test_an_aggregator_that_comes_back_with_a_record_that_does_not_count_has_tha
     assert node.feed(Start(*node.newest, SCHEMA, 0.0, node.kept)) == [AskStore(record, node.f.chain)]
     (ask,) = node.store()
     assert ask == AskKeys(record.round + 1, 1, node.f.chain, node.f.silo_names, record.digest)
+
+
+def test_a_log_says_whom_the_newest_model_is_bound_to() -> None:
+    """R3: pads may have been shown in a round that was given up. A step leaves that behind."""
+    assert FIRST.bound == ()
+    free = extended(FIRST, counted(recorded(FIRST, attempts=(attempted(M),)), F))
+    assert free.bound == ()
+    bound = extended(FIRST, counted(recorded(FIRST, attempts=(TOLD,)), F))
+    assert bound.bound == SILOS
+    assert extended(bound, counted(recorded(bound), F)).bound == SILOS
+    assert extended(FIRST, GOOD).bound == ()

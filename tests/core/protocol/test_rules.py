@@ -10,6 +10,7 @@ from tests.core.protocol.federations import (
     AGGREGATOR,
     OTHER_MODEL,
     SCHEMA,
+    bond,
     cohort,
     federation,
     fence,
@@ -75,6 +76,29 @@ SMALL = bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd
 """A point of order 8."""
 
 
+PROOF = bond(F.silo_names)
+FORGED = (
+    replace(PROOF, participants=PROOF.participants[:3]),  # the same signatures, and a silo less
+    replace(PROOF, participants=(replace(PROOF.participants[0], header=bytes(32)), *PROOF.participants[1:])),
+    replace(PROOF, manifest=M.digest),
+    replace(PROOF, grouping=bytes(32)),
+    *(
+        replace(PROOF, trails=(other, PROOF.trails[1]))
+        for other in (
+            replace(PROOF.trails[0], came=b"x" * 32),
+            replace(PROOF.trails[0], sent=b"x" * 32),
+            replace(PROOF.trails[0], pad=b"x" * 32),
+        )
+    ),
+    *(
+        replace(PROOF, signatures=tuple(flipped(s) if i == bad else s for i, s in enumerate(PROOF.signatures)))
+        for bad in range(3)
+    ),
+    *(replace(PROOF, signatures=(PROOF.signatures[2],) * n) for n in (0, 2, 3, 4)),
+)
+"""Proofs of whom a model is bound to that prove nothing."""
+
+
 CASES: list[Case] = [
     ("federation", bytes(32), Reason.WRONG_FEDERATION),
     ("federation", b"", Reason.WRONG_FEDERATION),
@@ -88,12 +112,17 @@ CASES: list[Case] = [
     ("applied", 1, None),  # the draw is the same where all are invited; the round log knows
     ("earlier", (bytes(32),), None),
     ("earlier", (bytes(32), bytes(32)), Reason.WRONG_ATTEMPT),
-    ("bound", F.silo_names[:3], None),
-    ("bound", F.silo_names, None),
-    ("bound", F.silo_names[:2], Reason.COHORT_TOO_SMALL),
-    ("bound", F.silo_names[2::-1], Reason.MALFORMED),
-    ("bound", ("silo-1", "silo-1", "silo-2"), Reason.MALFORMED),
-    ("bound", ("silo-1", "silo-2", "silo-9"), Reason.MALFORMED),
+    ("bound", bond(F.silo_names[:3]), None),
+    ("bound", bond(F.silo_names), None),
+    ("bound", bond(F.silo_names[:2]), Reason.COHORT_TOO_SMALL),
+    ("bound", bond(()), Reason.COHORT_TOO_SMALL),
+    ("bound", bond(F.silo_names[2::-1]), Reason.MALFORMED),
+    ("bound", bond(("silo-1", "silo-1", "silo-2")), Reason.MALFORMED),
+    ("bound", bond(("silo-1", "silo-2", "silo-9")), Reason.MALFORMED),
+    ("bound", bond(F.silo_names, OTHER_MODEL), Reason.BAD_SIGNATURE),
+    ("bound", bond(F.silo_names, chain=("hop-1",)), Reason.WRONG_CHAIN),
+    ("bound", bond(F.silo_names, chain=("hop-2", "hop-1")), Reason.WRONG_CHAIN),
+    *(("bound", forged, Reason.BAD_SIGNATURE) for forged in FORGED),
     ("model", OTHER_MODEL, None),
     ("state", OTHER_MODEL, None),
     ("schema", Schema((*SCHEMA.tensors, TensorSpec("c", (1,)))), Reason.BAD_BOUND),
@@ -250,10 +279,11 @@ def test_every_field_of_the_plan_is_compared() -> None:
 
 
 def test_no_field_can_change_without_the_digest() -> None:
-    """A manifest's digest names it everywhere, so every field must be in it."""
+    """A manifest's digest names it everywhere, so every field must be in it. Masks and seals are bound to it too."""
     for name, value, _ in CASES:
         altered = replace(M, **{name: value})
         assert (altered.digest == M.digest) is (name == "signature"), name
+        assert (altered.context(1).info() == M.context(1).info()) is (name == "signature"), name
     assert M.digest == replace(M, signature=b"").digest
 
 
