@@ -34,6 +34,7 @@ CALLS = 12
 HELD = 6
 """Calls of one kind that one member may have open at a node without anybody minding."""
 SILENT_S = 1.0
+LEAVING_S = 10.0
 INVENTED = 1_000_000
 """Columns of an invented model: some hundred megabytes, if anybody makes room for it."""
 GARBAGE = b"\xff" * 40
@@ -277,6 +278,6 @@ async def invented_size(stage: Stage) -> Loot:
 async def sent_away(stage: Stage) -> Loot:
     """A silo is told that its federation file is another one than the aggregator's: it leaves."""
     await stage.aggregator.tell({VICTIM: PeerFault(Reason.WRONG_FEDERATION, "another file")})
-    await stage.within(SILENT_S, lambda: VICTIM in stage.dead())
+    await stage.within(LEAVING_S, lambda: VICTIM in stage.dead())
     dead = stage.dead()
     return stage.loot(VICTIM in dead, "a silo that has left, on the aggregator's word", ended=len(dead))
