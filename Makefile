@@ -14,14 +14,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)            ## the main job, on this machine
 	$(BIN)/silomix demo
 
-# Two at a time. A file's tests stay together, since they share federations; the order is that of the folders.
-WORKERS ?= 2
+# Three at a time: many wait for something most of the time. A file's tests stay together, since they share federations; the order is that of the folders.
+WORKERS ?= 3
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
 warm: $(STAMP)            ## compile the kernels once, and not in every test process
 	$(BIN)/silomix warm
 
-# Tests of whole federations have deadlines, and two at a time on two busy cores may miss one: what failed is tried
+# Tests of whole federations have deadlines, and several at a time on two busy cores may miss one: what failed is tried
 # again, alone. What fails twice has failed.
 test: lint system warm    ## lint, types, then every test but the slow ones; the slowest 20 at the end
 	$(PYTEST) -m 'not full' || \

@@ -111,7 +111,7 @@ async def _one_round(directory: Path, silos: int, parameters: int, hops: int, pr
     policy = Policy(task=f"{__name__}:bench_rules", rounds=1, precision=precision, minimum_cohort=silos, quorum=1.0)
     federation = create(directory, silos, hops, policy=policy, task=task, silo_options=lambda index: {})
     tasks = dict.fromkeys((federation.aggregator.name, *federation.silo_names), task)
-    async with InProcess(directory, tasks=tasks, log=directory / "log.txt") as running:
+    async with InProcess(directory, tasks=tasks, log=directory.with_suffix(".log")) as running:
         await running.finished()
         node, hop = running.aggregator, running.nodes[federation.chain[0]].identity
     record = node.core.log.last

@@ -159,6 +159,8 @@ class Call:
         """Return the one request of a call."""
         raw = await self.next(kind.DESCRIPTOR.full_name, limit, FIRST_S + limit / SLOWEST_BYTES_S)
         if raw is None:
+            if self._context.cancelled():  # whoever hangs up before the request is here wants no answer
+                raise asyncio.CancelledError
             raise PeerFault(Reason.MALFORMED, f"{self.peer} called and asked nothing", peer=self.peer)
         return parse(kind, raw, self.peer)
 

@@ -133,6 +133,7 @@ def test_what_is_clipped_is_a_warning() -> None:
         "clipped": 7,
         "share": 1.0,
         "bound": 0.01,
+        "automatic": False,
         "largest": 0.25,
         "suggested_bound": 0.5,
     }

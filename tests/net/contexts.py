@@ -27,6 +27,7 @@ class Context:
         self.details = ""
         self.trailing: dict[str, Any] = {}
         self.metadata: tuple[tuple[str, str], ...] = SAID
+        self.hung_up = False
         """What the caller names with its call."""
         self.named: dict[str, str] = {}
         """What it is told before anything else."""
@@ -51,6 +52,9 @@ class Context:
     async def abort(self, code: grpc.StatusCode, details: str, trailing: Iterable[tuple[str, Any]] = ()) -> None:
         self.status, self.details, self.trailing = code, details, dict(trailing)
         raise Ended
+
+    def cancelled(self) -> bool:
+        return self.hung_up
 
     def peer(self) -> str:
         return "ipv4:192.0.2.7:4321"

@@ -200,6 +200,14 @@ async def test_a_peer_that_hangs_up_has_sent_nothing() -> None:
     assert refused.value.reason is Reason.MALFORMED
 
 
+async def test_a_peer_that_takes_its_call_back_is_not_blamed() -> None:
+    """A silo that is stopped does so: nobody waits for an answer, and there is nothing to warn of."""
+    context = Context()
+    context.hung_up = True
+    with pytest.raises(asyncio.CancelledError):
+        await call(context).request(REQUEST, 10)
+
+
 async def test_a_request_that_does_not_parse_or_is_too_long_is_refused() -> None:
     with pytest.raises(PeerFault, match=r"no silomix\.v1\.GetStatusRequest") as refused:
         await call(Context([b"\xff"])).request(REQUEST, 10)

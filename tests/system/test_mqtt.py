@@ -313,7 +313,7 @@ async def test_refusals_are_told_by_reason_and_counted_up(tmp_path: Path) -> Non
             request = services_pb2.GetModelRequest(model_digest=bytes(32))
             for _ in range(20):
                 with pytest.raises(grpc.aio.AioRpcError):
-                    async for _part in caller.aggregator.GetModel(request, timeout=5):
+                    async for _part in caller.aggregator.GetModel(request, metadata=caller.metadata, timeout=5):
                         pass
         await recorder.until(lambda: sum(_counts(recorder)) == 20, "all refusals")
         assert len(_counts(recorder)) < 20

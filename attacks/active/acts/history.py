@@ -155,11 +155,11 @@ async def rolled_back_log(stage: Stage) -> Loot:
 
 @attack("second-genesis", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def second_genesis(stage: Stage) -> Loot:
-    """Another initial model is put on record, as if nothing had happened yet."""
+    """Another beginning is put on record, as if nothing had happened yet: with the model that all have agreed on."""
     us = stage.aggregator
     first = us.chronicle.log.records[0]
-    model = us.moved(us.start, us.vector(us.start) * 1e-3)
-    other = genesis(stage.federation, model, first.state_after).signed(us.identity)
+    state = bytes(byte ^ 1 for byte in first.state_after)
+    other = genesis(stage.federation, first.model_after, state).signed(us.identity)
     fell = 0
     for hop in stage.federation.chain:
         try:
