@@ -13,7 +13,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.tools import examples
 
-# Two tests run at a time: if each used every core for its matrices, they would hold each other up.
+# Several tests run at a time: if each used every core for its matrices, they would hold each other up.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples in every run, and no deadline: the first call of a kernel compiles it.

@@ -65,7 +65,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = silomix.trane
 
 
-SLOW = {"audit"}
+SLOW = {"LocalFederation", "audit"}
 """Examples that take as long as what they show."""
 
 

@@ -175,6 +175,7 @@ def test_a_task_that_fails_at_every_silo_ends_the_run_with_its_sentence(tmp_path
     assert not (tmp_path / "run" / "final.safetensors").exists()
 
 
+@pytest.mark.full
 def test_an_interrupted_run_leaves_its_model_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     process = silomix(tmp_path, "run", "--task", "slow:task", "--silos", "3", "--rounds", "40", "--plot", "none")
