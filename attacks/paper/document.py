@@ -16,11 +16,12 @@ FORMATS = ("svg", "pdf")
 HEAD = """\
 # The paper's tables and figures, repeated
 
-Written by `silomix reproduce --all --out docs` from what it measured; the JSON of each run is in `reproduction/`.
-`silomix reproduce ID` repeats one, and `--data mnist` and the like run it on a larger set, where its files are there
-(`silomix data`). Sizes are smaller than the paper's, whose points take hours to days on GPUs: compare the order of the
-modes and where a random guess lies, not the digits. The exception is sia-paper-size, which has all of the paper's
-records, networks and local epochs, and fewer of its rounds. [attacks.md](attacks.md) says how each attack works.
+This page is written by `silomix reproduce --all --out docs` from what it measured; the JSON of each run is in
+`reproduction/`. `silomix reproduce ID` repeats one entry, and options such as `--data mnist` run it on a larger data
+set if its files are there (`silomix data`). Sizes are smaller than the paper's, whose points take hours to days on
+GPUs, so compare the order of the modes and where a random guess lies, not the digits. The exception is sia-paper-size,
+which has all of the paper's records, networks and local epochs, but fewer of its rounds. [attacks.md](attacks.md)
+explains how each attack works.
 """
 
 
