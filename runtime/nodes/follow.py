@@ -78,11 +78,15 @@ class Follower:
         """Know an attempt's manifest that was checked in full."""
         self._known = manifest
 
+    def check_honest(self) -> None:
+        """Refuse an aggregator that was seen to lie about a model."""
+        if self.liar:
+            raise PeerFault(Reason.WRONG_STEP, self.liar, peer=self._aggregator)
+
     async def follow(self, wanted: bytes = b"") -> Tensors:
         """Return the model that the newest record names, computed first if need be; refuse if it is not `wanted`."""
         async with self._turn:
-            if self.liar:
-                raise PeerFault(Reason.WRONG_STEP, self.liar, peer=self._aggregator)
+            self.check_honest()
             if self.at < 0:
                 await self._node.work(self._load)
             while self.at < self._log.round - 1:

@@ -212,6 +212,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if self.task.schema().digest != manifest.schema.digest:
             what = difference(self.task.schema(), manifest.schema)
             raise LocalFault(Reason.WRONG_SCHEMA, f"the model that was announced is not this task's: {what}")
+        self.follower.check_honest()  # what is frozen already is not sent to a liar either
         name = frozen_name(manifest, self.federation)
         if self._body is not None and self._body[0] == name:
             return

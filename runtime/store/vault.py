@@ -67,7 +67,9 @@ class Vault:
         """Overwrite a lot on the disk and delete it. One that is not there is gone already."""
         path = self._path(kind, round_, key)
         if path.exists():
-            _shred(path)
+            doomed = path.with_name(f".{path.name}{_UNDONE}")
+            path.replace(doomed)  # first: whoever is killed half-way must not find a lot of zeros at the next start
+            _shred(doomed)
             self._sync()
 
     def _path(self, kind: str, round_: int, key: str) -> Path:

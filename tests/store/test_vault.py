@@ -61,6 +61,23 @@ def test_what_is_forgotten_is_overwritten_before_its_name_goes(tmp_path: Path) -
     assert list(vault.lots("keys")) == [(1, "2", lot(3))]
 
 
+def test_whoever_dies_while_it_forgets_a_lot_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lot is overwritten, and its name is still there: it counts as gone, and not as damaged."""
+    vault = Vault(tmp_path / "secrets")
+    vault.put("keys", 1, "1", lot(1))
+
+    def die(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "unlink", die)
+        with pytest.raises(KeyboardInterrupt):
+            vault.forget("keys", 1, "1")
+    assert len(list((tmp_path / "secrets").iterdir())) == 1
+    assert list(Vault(tmp_path / "secrets").lots("keys")) == []
+    assert list((tmp_path / "secrets").iterdir()) == []
+
+
 def test_what_was_being_written_when_a_process_died_is_overwritten_and_deleted(tmp_path: Path) -> None:
     undone = tmp_path / ".keys-1-1.undone"
     undone.write_bytes(b"half of a secret")
@@ -98,7 +115,7 @@ def test_a_lot_and_its_name_are_synchronised(tmp_path: Path, monkeypatch: pytest
     assert synced == [(False, [".keys-1-1.undone"]), (True, ["keys-1-1"])]
     synced.clear()
     vault.forget("keys", 1, "1")
-    assert synced == [(False, ["keys-1-1"]), (True, [])]
+    assert synced == [(False, [".keys-1-1.undone"]), (True, [])]
 
 
 @pytest.mark.parametrize("at", [0, 19, 21, 30, 60, -1])

@@ -30,7 +30,7 @@ from silomix.runtime.core.protocol.roundlog import (
     countersign_digest,
     genesis,
 )
-from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_round_key, check_sizes
+from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_cohort, check_header, check_round_key, check_sizes
 
 # Facts
 
@@ -723,6 +723,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         check_header(header, self._open_manifest, self.federation)
         if header.digest in self._headers:
             return []
+        if sum(known.silo == header.silo for known in self._headers.values()) >= MOST_HEADERS:
+            why = f"{header.silo} has begun {MOST_HEADERS} bodies in this attempt, and begins no other"
+            raise PeerFault(Reason.WRONG_SEQUENCE, why, peer=header.silo)
         self._headers[header.digest] = header
         return [Expand(header, self._private.get(header.silo))]
 

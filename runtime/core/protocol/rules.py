@@ -28,6 +28,9 @@ from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
 from silomix.runtime.core.protocol.release import check_agreed
 
+MOST_HEADERS = 16
+"""Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
+
 
 def invited(manifest: Manifest, federation: Federation) -> tuple[str, ...]:
     """The silos of this round, in the order in which messages list them."""

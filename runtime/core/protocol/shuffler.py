@@ -48,6 +48,7 @@ from silomix.runtime.core.protocol.roundlog import (
     countersign_digest,
 )
 from silomix.runtime.core.protocol.rules import (
+    MOST_HEADERS,
     check_cohort,
     check_evidence,
     check_grouping,
@@ -60,8 +61,6 @@ from silomix.runtime.core.protocol.rules import (
 
 UNFIT_ROUNDS = 10
 """Rounds that a silo sits out that was shown to have sealed garbage, this one included."""
-MOST_HEADERS = 16
-"""Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
 
 
 # Facts
@@ -657,8 +656,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _held(self) -> set[int]:
         """The rounds of which there is something to forget."""
-        rounds = {round_ for round_, _ in self.keys}
-        rounds |= {p.round for p in self.padded.values() if p.manifest not in self.signed}
+        rounds = {round_ for round_, _ in list(self.keys)}  # copies: the driver's clock asks while a step may run
+        rounds |= {p.round for p in list(self.padded.values()) if p.manifest not in self.signed}
         if self.attempt is not None and self.state in (State.OPEN, State.RELEASING, State.GIVEN_UP):
             rounds.add(self.attempt.manifest.round)
         return rounds
@@ -919,7 +918,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             return effects
         in_sum = silo in attempt.counted or silo in attempt.counting
         if self.state is State.RELEASING:
-            in_sum = silo in self.padded[attempt.manifest.digest].silos
+            padded = self.padded.get(attempt.manifest.digest)  # gone, if a further attempt is being prepared
+            in_sum = padded is not None and silo in padded.silos
         effects.append(self._drop(silo))
         if in_sum:
             why = f"{silo} is in the sum, and a hop cannot take its mask off"

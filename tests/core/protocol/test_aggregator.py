@@ -81,7 +81,7 @@ from silomix.runtime.core.protocol.roundlog import (
     check_record,
     countersign_digest,
 )
-from silomix.runtime.core.protocol.rules import check_manifest
+from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_manifest
 
 F = federation()
 
@@ -458,6 +458,18 @@ def test_a_header_is_expanded_once_and_a_cohort_is_counted() -> None:
     for _ in range(2):  # a broken stream begins anew
         assert node.feed(CohortIn(cohort(m, of))) == [Take(cohort(m, of))]
     assert node.refuses(CohortIn(cohort(m, of[1:]))) is Reason.ALREADY_RELEASED
+
+
+def test_a_silo_begins_no_more_bodies_than_hops_let_it() -> None:
+    """Each header costs the aggregator a mask, and the last hop may send it any."""
+    node = Node()
+    node.start()
+    m = node.announce()
+    for number in range(MOST_HEADERS):
+        assert node.feed(HeaderIn(header(m, "silo-1", number)))
+    assert node.refuses(HeaderIn(header(m, "silo-1", MOST_HEADERS))) is Reason.WRONG_SEQUENCE
+    assert node.feed(HeaderIn(header(m, "silo-1"))) == []  # one that is here
+    assert node.feed(HeaderIn(header(m, "silo-2")))
 
 
 # Resuming

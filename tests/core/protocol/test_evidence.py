@@ -417,3 +417,17 @@ def test_the_aggregator_looks_at_a_header_again_that_it_refused() -> None:
         assert len(net.accuses) == seen
     assert net.accuses[0] == net.accuses[1]
     check_evidence(net.accuses[0], bad, m)
+
+
+def test_evidence_that_comes_when_the_pad_is_gone_leaves_the_silo_out_and_ends_nothing() -> None:
+    """A further attempt is being prepared: the pad of this one is destroyed, and the evidence comes late."""
+    f = federation(5, quorum=0.8)
+    hop, m = opened(f=f)
+    of = headers(m, f)
+    hop.feed(HeaderIn(of[4], "silo-5"))
+    assert released(hop.submit(*of[:4])) == SILOS[:4]
+    hop.prepare(manifest(f, 1, 2))
+    assert m.digest not in hop.core.padded
+    effects = hop.feed(EvidenceIn(evidence(m, of[4], "hop-2")))
+    assert [type(e) for e in effects] == [Remember, Drop]
+    assert set(hop.core.unfit) == {"silo-5"}

@@ -43,9 +43,8 @@ from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, Receipt, RoundKey
 from silomix.runtime.core.protocol.release import Trail, check_agreed, pad_digest
 from silomix.runtime.core.protocol.roundlog import Attempted, RoundLog
-from silomix.runtime.core.protocol.rules import check_round_key
+from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_round_key
 from silomix.runtime.core.protocol.shuffler import (
-    MOST_HEADERS,
     Abort,
     Acknowledge,
     Agree,
