@@ -22,7 +22,7 @@ from silomix.runtime.core.numbers.masks import Secret, mask_stream, public_key
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.policy import Policy
-from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES, Identity
 from silomix.runtime.core.protocol.lineage import (
     Transcript,
     check_root,
@@ -36,11 +36,12 @@ from silomix.runtime.core.protocol.release import PadContext, check_agreed, chec
 from silomix.runtime.core.protocol.roundlog import Record, check_countersigned, check_record, countersign_digest
 from silomix.runtime.core.protocol.rules import check_manifest, layout
 from silomix.runtime.local import InProcess, create
-from silomix.runtime.net.history import write_record, write_transcript
-from silomix.runtime.net.wire import write_manifest
+from silomix.runtime.net.history import write_record, write_signatures, write_trail, write_transcript
+from silomix.runtime.net.wire import write_manifest, write_round_key
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.store.modelfile import model_digest
 from silomix.runtime.task import Trained
+from silomix.v1 import services_pb2
 
 REPEATS = 5
 
@@ -91,8 +92,11 @@ class _Round:
 
 def bench_rules(silos: int, parameters: int, hops: int, precision: int, as_json: bool) -> int:
     """Print what each rule costs each role in a round."""
-    with tempfile.TemporaryDirectory(prefix="silomix-bench-") as directory:
-        costs = _costs(asyncio.run(_one_round(Path(directory) / "f", silos, parameters, hops, precision)))
+    progress = Console(stderr=True, quiet=as_json)
+    with tempfile.TemporaryDirectory(prefix="silomix-bench-") as directory, progress.status("running a round") as now:
+        done = asyncio.run(_one_round(Path(directory) / "f", silos, parameters, hops, precision))
+        now.update("timing what each rule adds")
+        costs = _costs(done)
     result = {"silos": silos, "parameters": parameters, "hops": hops, "repeats": REPEATS}
     if as_json:
         sys.stdout.write(json.dumps({**result, "costs": [asdict(cost) for cost in costs]}) + "\n")
@@ -128,10 +132,10 @@ def _costs(done: _Round) -> list[Cost]:
     identity = done.hop
     shape, kept, size = layout(manifest), done.body.copy(), done.body.nbytes
 
-    def keys() -> None:
-        for silo in federation.silo_names:
-            key = RoundKey(identity.name, silo, 1, 1, public_key(Secret(bytes(range(1, 33)))), 0)
-            key.signed(identity, federation.digest, manifest.head)
+    def keys() -> list[RoundKey]:
+        private = Secret(bytes(range(1, 33)))
+        made = (RoundKey(identity.name, silo, 1, 1, public_key(private), 0) for silo in federation.silo_names)
+        return [key.signed(identity, federation.digest, manifest.head) for key in made]
 
     def pad() -> None:
         context = PadContext(ready.cohort, ready.grouping, identity.name, manifest.chunk_parameters)
@@ -164,7 +168,14 @@ def _costs(done: _Round) -> list[Cost]:
         model, _ = next_model(federation, manifest, [mean], done.model, {})
         assert model_digest(manifest.schema, model) == record.model_after, "the round was not computed again"
 
-    trail, signature = 32 * 5 + 64, 64
+    digest, made = manifest.digest, sum(_size(write_round_key(key)) for key in keys())
+    shown = services_pb2.RevealResponse(pad=transcript.pads[0].value)
+    released = (
+        services_pb2.AgreeRequest(manifest_digest=digest, trails=[write_trail(trail) for trail in ready.trails]),
+        services_pb2.AgreeResponse(signature=bytes(SIGNATURE_BYTES)),
+        services_pb2.RevealRequest(manifest_digest=digest, signatures=write_signatures(transcript.signatures)),
+        shown,
+    )
     manifest_bytes, record_bytes = _size(write_manifest(manifest)), _size(write_record(record))
     down = size + _size(write_transcript(transcript))
     return [
@@ -175,7 +186,7 @@ def _costs(done: _Round) -> list[Cost]:
             _time(lambda: check_manifest(manifest, federation)),
             manifest_bytes,
         ),
-        Cost("R4 nobody left out", "hop", "make and sign a key for every silo", _time(keys), silos * (32 + signature)),
+        Cost("R4 nobody left out", "hop", "make and sign a key for every silo", _time(keys), made),
         Cost(
             "R2 history",
             "silo, hop",
@@ -189,9 +200,9 @@ def _costs(done: _Round) -> list[Cost]:
             "hop",
             "check the trails and signatures, and sign; show 32 bytes",
             _time(release),
-            hops * trail + (hops + 1) * signature + 32,
+            sum(map(_size, released)),
         ),
-        Cost("R3 release", "aggregator", "take all pads off", _time(pads_off, fresh), hops * 32),
+        Cost("R3 release", "aggregator", "take all pads off", _time(pads_off, fresh), hops * _size(shown)),
         Cost("R5 lineage", "silo", "compute the sum and the next model", _time(follow, fresh), down),
     ]
 

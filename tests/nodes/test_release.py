@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.nodes.federations import PARAMETERS, assert_model, make, model_of, rejections, run, shuffler, until
+from tests.nodes.federations import (
+    PARAMETERS,
+    assert_model,
+    make,
+    manifest_at,
+    model_of,
+    rejections,
+    run,
+    shuffler,
+    until,
+)
 
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.core.errors import Reason
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.roundlog import Outcome
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.facts import read_log
@@ -195,5 +205,22 @@ def test_a_silo_adopts_nothing_on_the_word_of_a_minority(tmp_path: Path, monkeyp
             assert isinstance(late, SiloNode)
             assert not late.follower.at_head
             running.aggregator.stopping.set()
+
+    run(go())
+
+
+def test_what_is_frozen_already_is_not_sent_to_an_aggregator_that_was_seen_to_lie(tmp_path: Path) -> None:
+    make(tmp_path / "f", 4, 1, rounds=1)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f", without=("silo-04",)) as running:
+            manifest, silo = await manifest_at(running), running.nodes["silo-01"]
+            assert isinstance(silo, SiloNode)
+            await until(lambda: silo._body is not None, "the round's integers are frozen")
+            await silo._freeze(manifest)
+            silo.follower.liar = "the model is another one"
+            with pytest.raises(PeerFault, match="the model is another one") as refused:
+                await silo._freeze(manifest)
+            assert refused.value.reason is Reason.WRONG_STEP
 
     run(go())
