@@ -23,80 +23,100 @@ _sym_db = _symbol_database.Default()
 
 
 from silomix.v1 import body_pb2 as silomix_dot_v1_dot_body__pb2
+from silomix.v1 import case_pb2 as silomix_dot_v1_dot_case__pb2
+from silomix.v1 import check_pb2 as silomix_dot_v1_dot_check__pb2
 from silomix.v1 import cohort_pb2 as silomix_dot_v1_dot_cohort__pb2
 from silomix.v1 import history_pb2 as silomix_dot_v1_dot_history__pb2
 from silomix.v1 import manifest_pb2 as silomix_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19silomix/v1/services.proto\x12\nsilomix.v1\x1a\x15silomix/v1/body.proto\x1a\x17silomix/v1/cohort.proto\x1a\x18silomix/v1/history.proto\x1a\x19silomix/v1/manifest.proto\":\n\x0cWatchRequest\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\x0f\n\x07records\x18\x02 \x01(\x04\"\x92\x01\n\x0c\x41nnouncement\x12(\n\x08manifest\x18\x01 \x01(\x0b\x32\x14.silomix.v1.ManifestH\x00\x12(\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x14.silomix.v1.FinishedH\x00\x12&\n\x07records\x18\x03 \x01(\x0b\x32\x13.silomix.v1.RecordsH\x00\x42\x06\n\x04news\"\x19\n\x08\x46inished\x12\r\n\x05round\x18\x01 \x01(\x04\"6\n\x0fGetModelRequest\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12\r\n\x05state\x18\x02 \x01(\x08\"W\n\tModelPart\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\'\n\x08\x63omputed\x18\x03 \x03(\x0b\x32\x15.silomix.v1.Signature\"\x1e\n\rGetSumRequest\x12\r\n\x05round\x18\x01 \x01(\x04\"c\n\x07SumPart\x12,\n\ntranscript\x18\x01 \x01(\x0b\x32\x16.silomix.v1.TranscriptH\x00\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x42\x06\n\x04kind\":\n\x0e\x43onfirmRequest\x12\x15\n\rrecord_digest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x11\n\x0f\x43onfirmResponse\"\x87\x01\n\x0ePrepareRequest\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05silos\x18\x03 \x03(\t\x12\x16\n\x0eknown_released\x18\x04 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\x13\n\x0bhead_digest\x18\x06 \x01(\x0c\"L\n\x0fPrepareResponse\x12\"\n\x04keys\x18\x01 \x03(\x0b\x32\x14.silomix.v1.RoundKey\x12\x15\n\rlast_released\x18\x02 \x01(\x04\"W\n\x0bOpenRequest\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Manifest\x12 \n\x04head\x18\x02 \x01(\x0b\x32\x12.silomix.v1.Record\"\'\n\x0cOpenResponse\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\"\xa8\x02\n\nRelayFrame\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x15.silomix.v1.RelayOpenH\x00\x12$\n\x06header\x18\x02 \x01(\x0b\x32\x12.silomix.v1.HeaderH\x00\x12$\n\x06\x63ohort\x18\x03 \x01(\x0b\x32\x12.silomix.v1.CohortH\x00\x12\"\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x12+\n\x07trailer\x18\x05 \x01(\x0b\x32\x18.silomix.v1.RelayTrailerH\x00\x12(\n\x08grouping\x18\x06 \x01(\x0b\x32\x14.silomix.v1.GroupingH\x00\x12$\n\x06groups\x18\x07 \x01(\x0b\x32\x12.silomix.v1.GroupsH\x00\x42\x06\n\x04kind\"1\n\tRelayOpen\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\"-\n\x08Grouping\x12\x0e\n\x06groups\x18\x01 \x03(\r\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"<\n\x05Group\x12\x0c\n\x04size\x18\x01 \x01(\r\x12%\n\x05seeds\x18\x02 \x03(\x0b\x32\x16.silomix.v1.SealedSeed\"+\n\x06Groups\x12!\n\x06groups\x18\x01 \x03(\x0b\x32\x11.silomix.v1.Group\"N\n\x0cRelayTrailer\x12!\n\x06trails\x18\x03 \x03(\x0b\x32\x11.silomix.v1.TrailJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04rootR\tsignature\"J\n\x0c\x41greeRequest\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12!\n\x06trails\x18\x02 \x03(\x0b\x32\x11.silomix.v1.Trail\"\"\n\rAgreeResponse\x12\x11\n\tsignature\x18\x01 \x01(\x0c\"S\n\rRevealRequest\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12)\n\nsignatures\x18\x02 \x03(\x0b\x32\x15.silomix.v1.Signature\"\x1d\n\x0eRevealResponse\x12\x0b\n\x03pad\x18\x01 \x01(\x0c\"3\n\x0cStoreRequest\x12#\n\x07records\x18\x01 \x03(\x0b\x32\x12.silomix.v1.Record\"3\n\rStoreResponse\x12\x0f\n\x07records\x18\x01 \x01(\x04\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"9\n\x08\x44\x65livery\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04root\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x12\n\x10GetStatusRequest\"\x8c\x02\n\x11GetStatusResponse\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\x04\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x0f\n\x07present\x18\x06 \x03(\t\x12\x0e\n\x06\x63ohort\x18\x07 \x01(\r\x12#\n\x04hops\x18\x08 \x03(\x0b\x32\x15.silomix.v1.HopStatus\x12(\n\x07history\x18\t \x03(\x0b\x32\x17.silomix.v1.RoundStatus\x12\x13\n\x0bhead_digest\x18\n \x01(\x0c\x12\r\n\x05stuck\x18\x0b \x01(\t\x12\x10\n\x08protocol\x18\x0c \x01(\r\"9\n\tHopStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07trouble\x18\x03 \x01(\t\"\x89\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\r\x12\x0e\n\x06\x63ohort\x18\x03 \x01(\r\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x1a\n\x12\x62its_per_parameter\x18\x05 \x01(\x01\x12\x12\n\x05score\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_score2\x99\x03\n\x11\x41ggregatorService\x12=\n\x05Watch\x12\x18.silomix.v1.WatchRequest\x1a\x18.silomix.v1.Announcement0\x01\x12@\n\x08GetModel\x12\x1b.silomix.v1.GetModelRequest\x1a\x15.silomix.v1.ModelPart0\x01\x12:\n\x06GetSum\x12\x19.silomix.v1.GetSumRequest\x1a\x13.silomix.v1.SumPart0\x01\x12\x42\n\x07\x43onfirm\x12\x1a.silomix.v1.ConfirmRequest\x1a\x1b.silomix.v1.ConfirmResponse\x12\x39\n\x07\x44\x65liver\x12\x16.silomix.v1.RelayFrame\x1a\x14.silomix.v1.Delivery(\x01\x12H\n\tGetStatus\x12\x1c.silomix.v1.GetStatusRequest\x1a\x1d.silomix.v1.GetStatusResponse2\xba\x03\n\x0fShufflerService\x12\x42\n\x07Prepare\x12\x1a.silomix.v1.PrepareRequest\x1a\x1b.silomix.v1.PrepareResponse\x12\x39\n\x04Open\x12\x17.silomix.v1.OpenRequest\x1a\x18.silomix.v1.OpenResponse\x12\x32\n\x06Submit\x12\x11.silomix.v1.Frame\x1a\x13.silomix.v1.Receipt(\x01\x12\x37\n\x05Relay\x12\x16.silomix.v1.RelayFrame\x1a\x14.silomix.v1.Delivery(\x01\x12<\n\x05\x41gree\x12\x18.silomix.v1.AgreeRequest\x1a\x19.silomix.v1.AgreeResponse\x12?\n\x06Reveal\x12\x19.silomix.v1.RevealRequest\x1a\x1a.silomix.v1.RevealResponse\x12<\n\x05Store\x12\x18.silomix.v1.StoreRequest\x1a\x19.silomix.v1.StoreResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19silomix/v1/services.proto\x12\nsilomix.v1\x1a\x15silomix/v1/body.proto\x1a\x15silomix/v1/case.proto\x1a\x16silomix/v1/check.proto\x1a\x17silomix/v1/cohort.proto\x1a\x18silomix/v1/history.proto\x1a\x19silomix/v1/manifest.proto\":\n\x0cWatchRequest\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\x0f\n\x07records\x18\x02 \x01(\x04\"\xda\x01\n\x0c\x41nnouncement\x12(\n\x08manifest\x18\x01 \x01(\x0b\x32\x14.silomix.v1.ManifestH\x00\x12(\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x14.silomix.v1.FinishedH\x00\x12&\n\x07records\x18\x03 \x01(\x0b\x32\x13.silomix.v1.RecordsH\x00\x12$\n\x05\x63heck\x18\x04 \x01(\x0b\x32\x13.silomix.v1.SubjectH\x00\x12 \n\x04\x63oin\x18\x05 \x01(\x0b\x32\x10.silomix.v1.CoinH\x00\x42\x06\n\x04news\"(\n\x04\x43oin\x12 \n\x06tosses\x18\x01 \x03(\x0b\x32\x10.silomix.v1.Toss\"b\n\nSayRequest\x12 \n\x04toss\x18\x01 \x01(\x0b\x32\x10.silomix.v1.TossH\x00\x12*\n\tstatement\x18\x02 \x01(\x0b\x32\x15.silomix.v1.StatementH\x00\x42\x06\n\x04said\"\r\n\x0bSayResponse\"\x19\n\x08\x46inished\x12\r\n\x05round\x18\x01 \x01(\x04\"6\n\x0fGetModelRequest\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12\r\n\x05state\x18\x02 \x01(\x08\"W\n\tModelPart\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\'\n\x08\x63omputed\x18\x03 \x03(\x0b\x32\x15.silomix.v1.Signature\"\x1e\n\rGetSumRequest\x12\r\n\x05round\x18\x01 \x01(\x04\"c\n\x07SumPart\x12,\n\ntranscript\x18\x01 \x01(\x0b\x32\x16.silomix.v1.TranscriptH\x00\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x42\x06\n\x04kind\":\n\x0e\x43onfirmRequest\x12\x15\n\rrecord_digest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x11\n\x0f\x43onfirmResponse\"\x87\x01\n\x0ePrepareRequest\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05silos\x18\x03 \x03(\t\x12\x16\n\x0eknown_released\x18\x04 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\x13\n\x0bhead_digest\x18\x06 \x01(\x0c\"L\n\x0fPrepareResponse\x12\"\n\x04keys\x18\x01 \x03(\x0b\x32\x14.silomix.v1.RoundKey\x12\x15\n\rlast_released\x18\x02 \x01(\x04\"W\n\x0bOpenRequest\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Manifest\x12 \n\x04head\x18\x02 \x01(\x0b\x32\x12.silomix.v1.Record\"\'\n\x0cOpenResponse\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\"\xa8\x02\n\nRelayFrame\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x15.silomix.v1.RelayOpenH\x00\x12$\n\x06header\x18\x02 \x01(\x0b\x32\x12.silomix.v1.HeaderH\x00\x12$\n\x06\x63ohort\x18\x03 \x01(\x0b\x32\x12.silomix.v1.CohortH\x00\x12\"\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x12+\n\x07trailer\x18\x05 \x01(\x0b\x32\x18.silomix.v1.RelayTrailerH\x00\x12(\n\x08grouping\x18\x06 \x01(\x0b\x32\x14.silomix.v1.GroupingH\x00\x12$\n\x06groups\x18\x07 \x01(\x0b\x32\x12.silomix.v1.GroupsH\x00\x42\x06\n\x04kind\"1\n\tRelayOpen\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\"-\n\x08Grouping\x12\x0e\n\x06groups\x18\x01 \x03(\r\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"<\n\x05Group\x12\x0c\n\x04size\x18\x01 \x01(\r\x12%\n\x05seeds\x18\x02 \x03(\x0b\x32\x16.silomix.v1.SealedSeed\"+\n\x06Groups\x12!\n\x06groups\x18\x01 \x03(\x0b\x32\x11.silomix.v1.Group\"v\n\x0cRelayTrailer\x12!\n\x06trails\x18\x03 \x03(\x0b\x32\x11.silomix.v1.Trail\x12&\n\x06\x62odies\x18\x04 \x03(\x0b\x32\x16.silomix.v1.SignedRootJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04rootR\tsignature\"\x95\x01\n\rAnswerRequest\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12!\n\x06trails\x18\x02 \x03(\x0b\x32\x11.silomix.v1.Trail\x12&\n\x06\x62odies\x18\x03 \x03(\x0b\x32\x16.silomix.v1.SignedRoot\x12 \n\x06tosses\x18\x04 \x03(\x0b\x32\x10.silomix.v1.Toss\":\n\x0e\x41nswerResponse\x12(\n\tstatement\x18\x01 \x01(\x0b\x32\x15.silomix.v1.Statement\"\x9f\x01\n\rDefendRequest\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12!\n\x06trails\x18\x02 \x03(\x0b\x32\x11.silomix.v1.Trail\x12&\n\x06\x62odies\x18\x03 \x03(\x0b\x32\x16.silomix.v1.SignedRoot\x12*\n\x05\x63heck\x18\x04 \x01(\x0b\x32\x1b.silomix.v1.CheckTranscript\"a\n\x0b\x44\x65\x66\x65ncePart\x12&\n\x07\x64\x65\x66\x65nce\x18\x01 \x01(\x0b\x32\x13.silomix.v1.DefenceH\x00\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.silomix.v1.ChunkH\x00\x42\x06\n\x04kind\"0\n\x0e\x43onvictRequest\x12\x1e\n\x04\x63\x61se\x18\x01 \x01(\x0b\x32\x10.silomix.v1.Case\"\x11\n\x0f\x43onvictResponse\"v\n\x0c\x41greeRequest\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12!\n\x06trails\x18\x02 \x03(\x0b\x32\x11.silomix.v1.Trail\x12*\n\x05\x63heck\x18\x03 \x01(\x0b\x32\x1b.silomix.v1.CheckTranscript\"\"\n\rAgreeResponse\x12\x11\n\tsignature\x18\x01 \x01(\x0c\"S\n\rRevealRequest\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12)\n\nsignatures\x18\x02 \x03(\x0b\x32\x15.silomix.v1.Signature\"\x1d\n\x0eRevealResponse\x12\x0b\n\x03pad\x18\x01 \x01(\x0c\"3\n\x0cStoreRequest\x12#\n\x07records\x18\x01 \x03(\x0b\x32\x12.silomix.v1.Record\"3\n\rStoreResponse\x12\x0f\n\x07records\x18\x01 \x01(\x04\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"9\n\x08\x44\x65livery\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04root\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x12\n\x10GetStatusRequest\"\x8c\x02\n\x11GetStatusResponse\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\x04\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x0f\n\x07present\x18\x06 \x03(\t\x12\x0e\n\x06\x63ohort\x18\x07 \x01(\r\x12#\n\x04hops\x18\x08 \x03(\x0b\x32\x15.silomix.v1.HopStatus\x12(\n\x07history\x18\t \x03(\x0b\x32\x17.silomix.v1.RoundStatus\x12\x13\n\x0bhead_digest\x18\n \x01(\x0c\x12\r\n\x05stuck\x18\x0b \x01(\t\x12\x10\n\x08protocol\x18\x0c \x01(\r\"9\n\tHopStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07trouble\x18\x03 \x01(\t\"\x89\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\r\x12\x0e\n\x06\x63ohort\x18\x03 \x01(\r\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x1a\n\x12\x62its_per_parameter\x18\x05 \x01(\x01\x12\x12\n\x05score\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_score2\xd1\x03\n\x11\x41ggregatorService\x12=\n\x05Watch\x12\x18.silomix.v1.WatchRequest\x1a\x18.silomix.v1.Announcement0\x01\x12@\n\x08GetModel\x12\x1b.silomix.v1.GetModelRequest\x1a\x15.silomix.v1.ModelPart0\x01\x12:\n\x06GetSum\x12\x19.silomix.v1.GetSumRequest\x1a\x13.silomix.v1.SumPart0\x01\x12\x42\n\x07\x43onfirm\x12\x1a.silomix.v1.ConfirmRequest\x1a\x1b.silomix.v1.ConfirmResponse\x12\x36\n\x03Say\x12\x16.silomix.v1.SayRequest\x1a\x17.silomix.v1.SayResponse\x12\x39\n\x07\x44\x65liver\x12\x16.silomix.v1.RelayFrame\x1a\x14.silomix.v1.Delivery(\x01\x12H\n\tGetStatus\x12\x1c.silomix.v1.GetStatusRequest\x1a\x1d.silomix.v1.GetStatusResponse2\xff\x04\n\x0fShufflerService\x12\x42\n\x07Prepare\x12\x1a.silomix.v1.PrepareRequest\x1a\x1b.silomix.v1.PrepareResponse\x12\x39\n\x04Open\x12\x17.silomix.v1.OpenRequest\x1a\x18.silomix.v1.OpenResponse\x12\x32\n\x06Submit\x12\x11.silomix.v1.Frame\x1a\x13.silomix.v1.Receipt(\x01\x12\x37\n\x05Relay\x12\x16.silomix.v1.RelayFrame\x1a\x14.silomix.v1.Delivery(\x01\x12?\n\x06\x41nswer\x12\x19.silomix.v1.AnswerRequest\x1a\x1a.silomix.v1.AnswerResponse\x12>\n\x06\x44\x65\x66\x65nd\x12\x19.silomix.v1.DefendRequest\x1a\x17.silomix.v1.DefencePart0\x01\x12\x42\n\x07\x43onvict\x12\x1a.silomix.v1.ConvictRequest\x1a\x1b.silomix.v1.ConvictResponse\x12<\n\x05\x41gree\x12\x18.silomix.v1.AgreeRequest\x1a\x19.silomix.v1.AgreeResponse\x12?\n\x06Reveal\x12\x19.silomix.v1.RevealRequest\x1a\x1a.silomix.v1.RevealResponse\x12<\n\x05Store\x12\x18.silomix.v1.StoreRequest\x1a\x19.silomix.v1.StoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'silomix.v1.services_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WATCHREQUEST']._serialized_start=142
-  _globals['_WATCHREQUEST']._serialized_end=200
-  _globals['_ANNOUNCEMENT']._serialized_start=203
-  _globals['_ANNOUNCEMENT']._serialized_end=349
-  _globals['_FINISHED']._serialized_start=351
-  _globals['_FINISHED']._serialized_end=376
-  _globals['_GETMODELREQUEST']._serialized_start=378
-  _globals['_GETMODELREQUEST']._serialized_end=432
-  _globals['_MODELPART']._serialized_start=434
-  _globals['_MODELPART']._serialized_end=521
-  _globals['_GETSUMREQUEST']._serialized_start=523
-  _globals['_GETSUMREQUEST']._serialized_end=553
-  _globals['_SUMPART']._serialized_start=555
-  _globals['_SUMPART']._serialized_end=654
-  _globals['_CONFIRMREQUEST']._serialized_start=656
-  _globals['_CONFIRMREQUEST']._serialized_end=714
-  _globals['_CONFIRMRESPONSE']._serialized_start=716
-  _globals['_CONFIRMRESPONSE']._serialized_end=733
-  _globals['_PREPAREREQUEST']._serialized_start=736
-  _globals['_PREPAREREQUEST']._serialized_end=871
-  _globals['_PREPARERESPONSE']._serialized_start=873
-  _globals['_PREPARERESPONSE']._serialized_end=949
-  _globals['_OPENREQUEST']._serialized_start=951
-  _globals['_OPENREQUEST']._serialized_end=1038
-  _globals['_OPENRESPONSE']._serialized_start=1040
-  _globals['_OPENRESPONSE']._serialized_end=1079
-  _globals['_RELAYFRAME']._serialized_start=1082
-  _globals['_RELAYFRAME']._serialized_end=1378
-  _globals['_RELAYOPEN']._serialized_start=1380
-  _globals['_RELAYOPEN']._serialized_end=1429
-  _globals['_GROUPING']._serialized_start=1431
-  _globals['_GROUPING']._serialized_end=1476
-  _globals['_GROUP']._serialized_start=1478
-  _globals['_GROUP']._serialized_end=1538
-  _globals['_GROUPS']._serialized_start=1540
-  _globals['_GROUPS']._serialized_end=1583
-  _globals['_RELAYTRAILER']._serialized_start=1585
-  _globals['_RELAYTRAILER']._serialized_end=1663
-  _globals['_AGREEREQUEST']._serialized_start=1665
-  _globals['_AGREEREQUEST']._serialized_end=1739
-  _globals['_AGREERESPONSE']._serialized_start=1741
-  _globals['_AGREERESPONSE']._serialized_end=1775
-  _globals['_REVEALREQUEST']._serialized_start=1777
-  _globals['_REVEALREQUEST']._serialized_end=1860
-  _globals['_REVEALRESPONSE']._serialized_start=1862
-  _globals['_REVEALRESPONSE']._serialized_end=1891
-  _globals['_STOREREQUEST']._serialized_start=1893
-  _globals['_STOREREQUEST']._serialized_end=1944
-  _globals['_STORERESPONSE']._serialized_start=1946
-  _globals['_STORERESPONSE']._serialized_end=1997
-  _globals['_DELIVERY']._serialized_start=1999
-  _globals['_DELIVERY']._serialized_end=2056
-  _globals['_GETSTATUSREQUEST']._serialized_start=2058
-  _globals['_GETSTATUSREQUEST']._serialized_end=2076
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2079
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2347
-  _globals['_HOPSTATUS']._serialized_start=2349
-  _globals['_HOPSTATUS']._serialized_end=2406
-  _globals['_ROUNDSTATUS']._serialized_start=2409
-  _globals['_ROUNDSTATUS']._serialized_end=2546
-  _globals['_AGGREGATORSERVICE']._serialized_start=2549
-  _globals['_AGGREGATORSERVICE']._serialized_end=2958
-  _globals['_SHUFFLERSERVICE']._serialized_start=2961
-  _globals['_SHUFFLERSERVICE']._serialized_end=3403
+  _globals['_WATCHREQUEST']._serialized_start=189
+  _globals['_WATCHREQUEST']._serialized_end=247
+  _globals['_ANNOUNCEMENT']._serialized_start=250
+  _globals['_ANNOUNCEMENT']._serialized_end=468
+  _globals['_COIN']._serialized_start=470
+  _globals['_COIN']._serialized_end=510
+  _globals['_SAYREQUEST']._serialized_start=512
+  _globals['_SAYREQUEST']._serialized_end=610
+  _globals['_SAYRESPONSE']._serialized_start=612
+  _globals['_SAYRESPONSE']._serialized_end=625
+  _globals['_FINISHED']._serialized_start=627
+  _globals['_FINISHED']._serialized_end=652
+  _globals['_GETMODELREQUEST']._serialized_start=654
+  _globals['_GETMODELREQUEST']._serialized_end=708
+  _globals['_MODELPART']._serialized_start=710
+  _globals['_MODELPART']._serialized_end=797
+  _globals['_GETSUMREQUEST']._serialized_start=799
+  _globals['_GETSUMREQUEST']._serialized_end=829
+  _globals['_SUMPART']._serialized_start=831
+  _globals['_SUMPART']._serialized_end=930
+  _globals['_CONFIRMREQUEST']._serialized_start=932
+  _globals['_CONFIRMREQUEST']._serialized_end=990
+  _globals['_CONFIRMRESPONSE']._serialized_start=992
+  _globals['_CONFIRMRESPONSE']._serialized_end=1009
+  _globals['_PREPAREREQUEST']._serialized_start=1012
+  _globals['_PREPAREREQUEST']._serialized_end=1147
+  _globals['_PREPARERESPONSE']._serialized_start=1149
+  _globals['_PREPARERESPONSE']._serialized_end=1225
+  _globals['_OPENREQUEST']._serialized_start=1227
+  _globals['_OPENREQUEST']._serialized_end=1314
+  _globals['_OPENRESPONSE']._serialized_start=1316
+  _globals['_OPENRESPONSE']._serialized_end=1355
+  _globals['_RELAYFRAME']._serialized_start=1358
+  _globals['_RELAYFRAME']._serialized_end=1654
+  _globals['_RELAYOPEN']._serialized_start=1656
+  _globals['_RELAYOPEN']._serialized_end=1705
+  _globals['_GROUPING']._serialized_start=1707
+  _globals['_GROUPING']._serialized_end=1752
+  _globals['_GROUP']._serialized_start=1754
+  _globals['_GROUP']._serialized_end=1814
+  _globals['_GROUPS']._serialized_start=1816
+  _globals['_GROUPS']._serialized_end=1859
+  _globals['_RELAYTRAILER']._serialized_start=1861
+  _globals['_RELAYTRAILER']._serialized_end=1979
+  _globals['_ANSWERREQUEST']._serialized_start=1982
+  _globals['_ANSWERREQUEST']._serialized_end=2131
+  _globals['_ANSWERRESPONSE']._serialized_start=2133
+  _globals['_ANSWERRESPONSE']._serialized_end=2191
+  _globals['_DEFENDREQUEST']._serialized_start=2194
+  _globals['_DEFENDREQUEST']._serialized_end=2353
+  _globals['_DEFENCEPART']._serialized_start=2355
+  _globals['_DEFENCEPART']._serialized_end=2452
+  _globals['_CONVICTREQUEST']._serialized_start=2454
+  _globals['_CONVICTREQUEST']._serialized_end=2502
+  _globals['_CONVICTRESPONSE']._serialized_start=2504
+  _globals['_CONVICTRESPONSE']._serialized_end=2521
+  _globals['_AGREEREQUEST']._serialized_start=2523
+  _globals['_AGREEREQUEST']._serialized_end=2641
+  _globals['_AGREERESPONSE']._serialized_start=2643
+  _globals['_AGREERESPONSE']._serialized_end=2677
+  _globals['_REVEALREQUEST']._serialized_start=2679
+  _globals['_REVEALREQUEST']._serialized_end=2762
+  _globals['_REVEALRESPONSE']._serialized_start=2764
+  _globals['_REVEALRESPONSE']._serialized_end=2793
+  _globals['_STOREREQUEST']._serialized_start=2795
+  _globals['_STOREREQUEST']._serialized_end=2846
+  _globals['_STORERESPONSE']._serialized_start=2848
+  _globals['_STORERESPONSE']._serialized_end=2899
+  _globals['_DELIVERY']._serialized_start=2901
+  _globals['_DELIVERY']._serialized_end=2958
+  _globals['_GETSTATUSREQUEST']._serialized_start=2960
+  _globals['_GETSTATUSREQUEST']._serialized_end=2978
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2981
+  _globals['_GETSTATUSRESPONSE']._serialized_end=3249
+  _globals['_HOPSTATUS']._serialized_start=3251
+  _globals['_HOPSTATUS']._serialized_end=3308
+  _globals['_ROUNDSTATUS']._serialized_start=3311
+  _globals['_ROUNDSTATUS']._serialized_end=3448
+  _globals['_AGGREGATORSERVICE']._serialized_start=3451
+  _globals['_AGGREGATORSERVICE']._serialized_end=3916
+  _globals['_SHUFFLERSERVICE']._serialized_start=3919
+  _globals['_SHUFFLERSERVICE']._serialized_end=4558
 # @@protoc_insertion_point(module_scope)

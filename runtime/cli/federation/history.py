@@ -11,7 +11,7 @@ from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.terminal import console, say_json
-from silomix.runtime.config.load import load_node
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
@@ -28,9 +28,7 @@ NUMBERS = ("round", "attempts", "cohort")
 def show(path: Path, *, as_json: bool) -> int:
     """Print the log and what is wrong with it; the exit code is 1 if anything is."""
     config = load_node(path)
-    if not config.state.journal.exists():
-        raise UserError(f"{config.state.journal} is not there: this node has not run yet")
-    with _journal(config.state.journal) as journal:
+    with journal_of(config) as journal:
         records, forks = list(read_log(journal)), list(read_forks(journal))
     problems = verify_log(records, config.federation)
     problems += [
@@ -69,8 +67,11 @@ def verify_log(records: list[Record], federation: Federation) -> list[str]:
 
 
 @contextmanager
-def _journal(path: Path) -> Iterator[Journal]:
+def journal_of(config: NodeConfig) -> Iterator[Journal]:
     """Open a copy of a journal: a node that runs has its own for itself. Signatures tell a bad copy."""
+    path = config.state.journal
+    if not path.exists():
+        raise UserError(f"{path} is not there: this node has not run yet")
     with tempfile.TemporaryDirectory() as place:
         for suffix in ("", "-wal"):
             source = path.with_name(path.name + suffix)
@@ -91,7 +92,7 @@ def _table(records: list[Record]) -> Table:
     for record in records:
         table.add_row(
             str(record.round),
-            str(record.outcome),
+            " ".join([str(record.outcome), *(f"({one.culprit} lied)" for one in record.attempts if one.culprit)]),
             str(len(record.attempts)),
             str(len(record.silos)) if record.outcome is Outcome.APPLIED else "-",
             _short(record.model_after),
@@ -112,6 +113,7 @@ def _json(record: Record) -> dict[str, Any]:
                 "chain": list(one.chain),
                 "manifest": one.manifest.hex(),
                 "agreed": one.agreed.hex(),
+                **({"culprit": one.culprit, "evidence": one.evidence.hex()} if one.culprit else {}),
             }
             for one in record.attempts
         ],
