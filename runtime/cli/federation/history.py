@@ -72,7 +72,7 @@ def verify_log(records: list[Record], federation: Federation) -> list[str]:
 def _journal(path: Path) -> Iterator[Journal]:
     """Open a copy of a journal: a node that runs has its own for itself. Signatures tell a bad copy."""
     with tempfile.TemporaryDirectory() as place:
-        for suffix in ("", "-wal"):
+        for suffix in ("", "-journal"):
             source = path.with_name(path.name + suffix)
             if source.exists():
                 shutil.copy(source, Path(place) / source.name)
