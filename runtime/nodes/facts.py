@@ -71,6 +71,20 @@ def _read(journal: Journal, kind: str, make: Callable[[int, str, bytes], T]) -> 
         yield fact
 
 
+def sweep_pads(journal: Journal) -> None:
+    """Forget pads of no attempt, and attempts without their pad: no pad outlives its round.
+
+    A hop that dies between the two writes leaves a pad. An owner who deletes a damaged file of secrets, as its message
+    says, leaves an attempt; it is over as if it had been fenced.
+    """
+    pads = {(round_, manifest) for round_, manifest in journal.secrets.keys("pad")}
+    attempts = {(round_, manifest) for round_, manifest, _ in journal.facts("padded")}
+    for round_, manifest in attempts - pads:
+        journal.forget("padded", round_, manifest)
+    for round_, manifest in pads - attempts:
+        journal.secrets.forget("pad", round_, manifest)
+
+
 def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     """Read all facts of a shuffler."""
 
