@@ -226,3 +226,13 @@ def read_silo(journal: Journal) -> Iterator[silo.Fact]:
         return silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
 
     yield from _read(journal, "joined", joined)
+
+
+def write_lie(journal: Journal, round_: int, lie: str) -> None:
+    """Write what a silo caught the aggregator with: it stays caught after a restart."""
+    journal.put("lie", round_, "", lie.encode())
+
+
+def read_lie(journal: Journal) -> str:
+    """Read what the aggregator was caught with last; nothing, if it never was."""
+    return next(reversed([*_read(journal, "lie", lambda _, __, value: value.decode())]), "")

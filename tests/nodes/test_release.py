@@ -22,6 +22,7 @@ from tests.nodes.federations import (
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.protocol.lineage import next_model
 from silomix.runtime.core.protocol.roundlog import Outcome
 from silomix.runtime.core.protocol.shuffler import Padded
 from silomix.runtime.local import InProcess
@@ -259,5 +260,32 @@ def test_what_is_frozen_already_is_not_sent_to_an_aggregator_that_was_seen_to_li
             with pytest.raises(PeerFault, match="the model is another one") as refused:
                 await silo._freeze(manifest)
             assert refused.value.reason is Reason.WRONG_STEP
+
+    run(go())
+
+
+def test_an_aggregator_that_was_seen_to_lie_stays_a_liar_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silo that comes back must not take the model from a majority that is in on it."""
+    make(tmp_path / "f", 4, 1, rounds=1, settings={Role.AGGREGATOR: {"linger": True}})
+
+    def another(*given: Any) -> Any:
+        model, state = next_model(*given)
+        return {name: tensor + 1 for name, tensor in model.items()}, state
+
+    monkeypatch.setattr("silomix.runtime.nodes.follow.next_model", another)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            silo = running.nodes["silo-01"]
+            assert isinstance(silo, SiloNode)
+            await until(lambda: bool(silo.follower.liar), "silo-01 has seen the lie")
+            await running.stop("silo-01")
+            again = running.start("silo-01")
+            assert isinstance(again, SiloNode)
+            with pytest.raises(PeerFault, match="this silo trains on nothing more"):
+                again.follower.check_honest()
+            running.aggregator.stopping.set()
 
     run(go())

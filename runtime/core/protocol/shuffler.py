@@ -1149,8 +1149,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _record(self, event: RecordIn) -> list[Effect]:
         """Store a round's record, and countersign it: one for each round."""
         record = event.record
+        fork = self.forks.get(record.round)
         if record.digest == self.log.head:
-            return [self._countersign(record)]
+            second = fork is not None and fork.known.digest != record.digest  # this hop has signed for the first
+            return [] if second else [self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1]).check_next(record)
