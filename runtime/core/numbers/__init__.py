@@ -8,6 +8,7 @@ slices    arithmetic on packed planes
 codec     a model's tensors <-> chunks of packed planes
 baseline  the paper's literal modes, to compare with
 masks     seeds, sealing, expansion to uniform residues
+fold      the check's linear forms, in one pass over a vector
 tamper    the check that finds any change, and who made it
 kernels   how the numeric loops are compiled
 """
