@@ -10,5 +10,6 @@ baseline  the paper's literal modes, to compare with
 masks     seeds, sealing, expansion to uniform residues
 fold      the check's linear forms, in one pass over a vector
 tamper    the check that finds any change, and who made it
+traps     the paper's proofs at a few parameters
 kernels   how the numeric loops are compiled
 """
