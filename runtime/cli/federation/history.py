@@ -10,7 +10,6 @@ from typing import Any
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.terminal import console, say_json
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.federation import Federation
@@ -18,6 +17,7 @@ from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, ch
 from silomix.runtime.nodes.facts import read_forks, read_log
 from silomix.runtime.nodes.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
+from silomix.runtime.terminal import console, say_json
 
 SHOWN = 16
 """Hex digits of a digest in a table."""
@@ -72,7 +72,7 @@ def verify_log(records: list[Record], federation: Federation) -> list[str]:
 def _journal(path: Path) -> Iterator[Journal]:
     """Open a copy of a journal: a node that runs has its own for itself. Signatures tell a bad copy."""
     with tempfile.TemporaryDirectory() as place:
-        for suffix in ("", "-wal"):
+        for suffix in ("", "-journal"):
             source = path.with_name(path.name + suffix)
             if source.exists():
                 shutil.copy(source, Path(place) / source.name)
