@@ -34,7 +34,19 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_the_core_is_where_we_look() -> None:
-    expected = {"plan", "residue", "packing", "slices", "codec", "masks", "tamper", "digest", "errors", "kernels"}
+    expected = {
+        "plan",
+        "residue",
+        "packing",
+        "slices",
+        "codec",
+        "masks",
+        "fold",
+        "tamper",
+        "digest",
+        "errors",
+        "kernels",
+    }
     assert {path.stem for path in MODULES} >= expected
 
 
