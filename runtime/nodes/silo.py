@@ -153,7 +153,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
-        return self.federation.draw(applied + 1)
+        return self.core.log.of(record).draw(applied + 1)
 
     async def _follow(self) -> None:
         """Compute the newest model, whether or not this silo is part of the next round."""
