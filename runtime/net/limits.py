@@ -35,6 +35,10 @@ TEXT_BYTES = 512
 """A sentence for people in a status or a refusal. It is cut there."""
 RECORDS_BYTES = 256 << 10
 """Of records in one message, beside the first and the last."""
+MOST_EPOCHS = 2
+"""Epochs in one greeting."""
+EPOCH_BYTES, EPOCH_MEMBER_BYTES = 32 << 10, 2 << 10
+"""A federation file with every key of the policy explained, and what each member takes in it, with its pin."""
 HISTORY = 100
 """Rounds that a status tells of."""
 SMALL_BYTES = 1 << 10
@@ -284,9 +288,16 @@ class Limits:
 
     @cached_property
     def greeting(self) -> int:
-        """A greeting with the pin of every member, each about to change its certificate."""
-        rest = member_pb2.Greeting(protocol=NAME, version=NAME, federation_digest=bytes(DIGEST_BYTES))
-        return _with(rest, (self.members, _PIN))
+        """A greeting with the pin of every member, each about to change its certificate, and with two epochs."""
+        rest = member_pb2.Greeting(
+            protocol=NAME, version=NAME, federation_digest=bytes(DIGEST_BYTES), ready_digest=bytes(DIGEST_BYTES)
+        )
+        return _with(rest, (self.members, _PIN)) + MOST_EPOCHS * self.epoch
+
+    @cached_property
+    def epoch(self) -> int:
+        """A later epoch: it may have twice the members. One that is longer has to come by its owners."""
+        return EPOCH_BYTES + EPOCH_MEMBER_BYTES * (2 * self.members + 16)
 
     # What a whole server, or a whole line, may get
 

@@ -614,6 +614,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._record(first)
         if not self.counts:
             return self._ask_store(known)
+        if known.next and known.next != self.federation.digest:  # killed before it went on there
+            return self._change(known)
         if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
             return [AskStore(known, self.federation.chain), *self._begin(event.now)]
         # One that a later attempt came after was given up: a hop has destroyed its pad.
