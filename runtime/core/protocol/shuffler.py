@@ -10,8 +10,10 @@ releases this model. An attempt that ends before that has released nothing: its 
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 from math import ceil, inf
 
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
@@ -594,10 +596,10 @@ def _behind(known: int, own: int) -> PeerFault:
 def deal(silos: int, size: int, rng: Rng) -> tuple[int, ...]:
     """Partition a cohort at random: as many groups as can have `size` silos, none larger than another by two."""
     order = sorted(range(silos), key=lambda _: rng(16))
-    count = max(1, silos // size)
+    many = max(1, silos // size)
     groups = [0] * silos
     for place, silo in enumerate(order):
-        groups[silo] = place % count
+        groups[silo] = place % many
     return tuple(groups)
 
 
@@ -1064,7 +1066,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         grouping = None
         if manifest.group_size:
             facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
-            groups = facts[0].groups if facts else deal(len(silos), manifest.group_size, self._rng)
+            groups = facts[0].groups if facts else self._deal(manifest, silos)
             grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
         if attempt.cohort not in (b"", cohort.digest):
             why = "this attempt closed for another cohort before a restart, and is for no second one"
@@ -1074,6 +1076,16 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         except PeerFault as fault:
             return self._give_up(fault)
         return self._release(cohort, grouping)
+
+    def _deal(self, manifest: Manifest, silos: list[str]) -> tuple[int, ...]:
+        """Deal the groups of these silos on this model: random to all others, and the same however often it is done.
+
+        Another hop may be bound to groups that were dealt in an earlier attempt, of which nothing is left here. An
+        Ed25519 signature is a function of what is signed, and nobody else can make it: it is the seed.
+        """
+        seed = self.identity.sign(digest("deal", manifest.model, manifest.group_size, *silos))
+        drawn = count()
+        return deal(len(silos), manifest.group_size, lambda size: digest("dealt", seed, next(drawn))[:size])
 
     # Releasing
 
@@ -1181,11 +1193,13 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _record(self, event: RecordIn) -> list[Effect]:
         """Store a round's record, and countersign it: one for each round."""
         record = event.record
+        fork = self.forks.get(record.round)
         if record.digest == self.log.head:
             known: list[Effect] = []
             if record.next and not self.counts and self._is_counted(record):
                 known = [Remember(Stored(record)), *self._switch(record)]
-            return [*known, *self._countersign(record)]
+            second = fork is not None and fork.known.digest != record.digest  # this hop has signed for the first
+            return known if second else [*known, *self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1], self.log.epochs).check_next(record)
