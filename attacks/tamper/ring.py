@@ -134,6 +134,7 @@ class Node:
                 self.restart()
                 raise Killed
             done.append(effect)
+            self.ring.trace.append((self.name, self.ticks, type(effect).__name__))
             if isinstance(effect, Remember):
                 self.journal.append(effect.fact)
                 continue
@@ -589,6 +590,8 @@ class Ring:
         self.f = f or federation()
         self.rng = Random(seed).randbytes  # noqa: S311 - drills are repeated by their seeds
         self.kills, self.now = kills, 0.0
+        self.trace: list[tuple[str, int, str]] = []
+        """Every effect that was carried out: whose, the number among its own, and of which kind."""
         self.queue: deque[Callable[[], None]] = deque()
         self.gave_up: list[leading.GiveUp] = []
         self.finished: leading.Finish | None = None

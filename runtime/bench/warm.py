@@ -1,18 +1,17 @@
 """Compiling every kernel ahead of time, so that a node starts at once."""
 
-import json
 import os
-import sys
 import time
 
 import numpy as np
-from rich.console import Console
 
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec
+from silomix.runtime.core.numbers.fold import Fold
 from silomix.runtime.core.numbers.masks import Stream
-from silomix.runtime.core.numbers.plan import Encoding, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, plan
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.terminal import console, say_json
 
 
 def warm(as_json: bool) -> int:
@@ -21,9 +20,9 @@ def warm(as_json: bool) -> int:
     warm_kernels()
     result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
     if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
+        say_json(result)
     else:
-        Console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
+        console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
     return 0
 
 
@@ -54,3 +53,5 @@ def warm_kernels() -> None:
             for sign in (1, -1):
                 Stream(bytes(32), p.moduli, 304).apply(body, 0, 300, sign)
             single.decode(body, 2)
+    for p in (plan(10, 4, level=Level.MALICIOUS), plan(10, 8, level=Level.MALICIOUS)):  # narrow residues, and wide ones
+        Fold(bytes(32), p, 300, 300).update_mask(0, Stream(bytes(32), p.moduli, 300))

@@ -1,11 +1,13 @@
 """Durable facts: what a node must still know after it was killed.
 
-One SQLite file per node, in WAL mode with full synchronisation: when `put` returns, the fact survives a power cut.
-Facts are small; vectors are files beside it, written whole before they are named here. Secrets that must be forgotten
-are files beside it too: SQLite would leave copies of them in memory.
+One SQLite file per node, fully synchronised: when `put` returns, the fact survives a power cut. Facts are small;
+vectors are files beside it, written whole before they are named here. Secrets that must be forgotten are files too:
+SQLite would leave copies of them in memory.
 
-SQLite notices a damaged page by its structure alone, so every fact carries a checksum over all of it. One that does not
-fit is never used: a hop that read another cohort than it wrote would release a model twice.
+SQLite notices a damaged page by its structure alone, so every fact carries a checksum over all of it, and all facts are
+checked when the file is opened. A journal with one that does not fit is never used: a hop that read another cohort than
+it wrote, or did not find it, would release a model twice. There is no write-ahead log, because after one flipped bit in
+it SQLite would drop that fact and all that follow, in silence.
 """
 
 import os
@@ -49,8 +51,8 @@ class Journal:
         try:
             with self._using():
                 self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("PRAGMA journal_mode=TRUNCATE")
+                self._db.execute("PRAGMA synchronous=EXTRA")
                 self._db.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not just unlinked
                 self._db.execute(
                     "CREATE TABLE IF NOT EXISTS facts (kind TEXT, round INTEGER, key TEXT, value BLOB, checksum BLOB, "
@@ -76,6 +78,9 @@ class Journal:
         columns = [row[1] for row in self._db.execute("PRAGMA table_info(facts)")]
         if columns != ["kind", "round", "key", "value", "checksum"]:
             raise sqlite3.DatabaseError("it has the tables of another program, or of an older version")
+        # all of them: one whose kind or key is damaged would just not be found
+        for kind, round_, key, value, written in self._db.execute("SELECT * FROM facts"):
+            self.check(kind, round_, key, value, written)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -108,7 +113,7 @@ class Journal:
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?)", row)
 
     def facts(self, kind: str) -> Iterator[tuple[int, str, bytes]]:
-        """Read all facts of a kind, oldest round first. One that is not what was written ends the reading."""
+        """Read all facts of a kind, oldest round first."""
         with self._using():
             rows = self._db.execute(
                 "SELECT round, key, value, checksum FROM facts WHERE kind = ? ORDER BY round, key", (kind,)
@@ -127,10 +132,9 @@ class Journal:
             raise self.damaged(f"{kind} of round {round_}", ValueError("its checksum is another"))
 
     def forget(self, kind: str, round_: int, key: str) -> None:
-        """Delete a fact, and take it out of the write-ahead log as well."""
+        """Delete a fact."""
         with self._using():
             self._db.execute("DELETE FROM facts WHERE kind = ? AND round = ? AND key = ?", (kind, round_, key))
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close the file."""

@@ -169,7 +169,7 @@ def test_the_tamper_check_is_about_one_sum(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r'policy\.level: found "malicious" with groups'):
         init(tmp_path / "groups", 6, 2, name="demo", policy=rule, insecure=True)
     rule = Policy(level=Level.MALICIOUS, encoding=Encoding.FIRST_PRIMES, chunk_parameters=16)
-    with pytest.raises(ConfigError, match=r"policy\.chunk_parameters: found 16; level malicious needs 72"):
+    with pytest.raises(ConfigError, match=r"policy\.chunk_parameters: found 16; level malicious needs 73"):
         init(tmp_path / "short", 6, 2, name="demo", policy=rule, insecure=True)
     init(tmp_path / "good", 6, 2, name="demo", policy=Policy(level=Level.MALICIOUS), insecure=True)
 

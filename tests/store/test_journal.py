@@ -2,14 +2,18 @@
 
 import multiprocessing
 import os
+import random
+import shutil
 import signal
 import sqlite3
 import stat
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.tools import examples
 
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.store import journal as module
@@ -43,6 +47,13 @@ def _write_and_die(path: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _write_some_and_die(path: Path) -> None:
+    journal = Journal(path)
+    for i in range(12):
+        journal.put("released", i, "", bytes([i]) * 400)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_fact_survives_its_process(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     process = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(path,))
@@ -56,8 +67,8 @@ def test_a_fact_survives_its_process(tmp_path: Path) -> None:
 
 def test_every_write_is_synchronised(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
-    assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-    assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert journal._db.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
+    assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
     assert journal._db.execute("PRAGMA secure_delete").fetchone() == (1,)
     journal.close()
 
@@ -166,9 +177,9 @@ def test_a_damaged_journal_says_so_and_what_to_do(tmp_path: Path, damage: Callab
     assert "enrol this node anew" in str(caught.value)
 
 
-@pytest.mark.parametrize("what", [b"the cohort", b"silo-17"], ids=["value", "key"])
-def test_a_flipped_bit_in_a_fact_is_found_on_reading(tmp_path: Path, what: bytes) -> None:
-    """SQLite sees nothing wrong with it: a hop would go on with another cohort than it wrote down."""
+@pytest.mark.parametrize("what", [b"the cohort", b"silo-17", b"released"], ids=["value", "key", "kind"])
+def test_a_flipped_bit_in_a_fact_is_found(tmp_path: Path, what: bytes) -> None:
+    """SQLite sees nothing wrong with it: a hop would go on with another cohort than it wrote down, or with none."""
     path = tmp_path / "journal.sqlite"
     journal = Journal(path)
     journal.put("released", 1, "silo-17", b"the cohort")
@@ -178,11 +189,43 @@ def test_a_flipped_bit_in_a_fact_is_found_on_reading(tmp_path: Path, what: bytes
     assert data.count(what) == 1
     data[data.index(what) + 5] ^= 1
     path.write_bytes(data)
-    journal = Journal(path)
     with pytest.raises(JournalError, match=r"damaged.*checksum"):
+        Journal(path)
+
+
+def test_a_fact_that_changes_under_a_running_node_is_found_on_reading(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put("released", 1, "silo-17", b"the cohort")
+    journal._db.execute("UPDATE facts SET value = 'another cohort'")
+    with pytest.raises(JournalError, match=r"damaged"):
         list(journal.facts("released"))
-    assert list(journal.facts("other")) == [(1, "", b"unharmed")]
     journal.close()
+
+
+def test_no_flipped_bit_makes_a_fact_disappear_in_silence(tmp_path: Path) -> None:
+    """Of a node that was killed: whatever its files are then, a bit of them is either harmless or found."""
+    path = tmp_path / "written" / "journal.sqlite"
+    process = multiprocessing.get_context("spawn").Process(target=_write_some_and_die, args=(path,))
+    process.start()
+    process.join(60)
+    files = {p.name: p.read_bytes() for p in path.parent.iterdir() if p.is_file()}
+    places = [(name, i) for name, data in files.items() for i in range(8 * len(data))]
+    found = 0
+    for trial, (name, bit) in enumerate(random.Random(7).sample(places, examples(400))):
+        copy = tmp_path / str(trial)
+        copy.mkdir()
+        for other, data in files.items():
+            (copy / other).write_bytes(data)
+        damaged = bytearray(files[name])
+        damaged[bit // 8] ^= 1 << bit % 8
+        (copy / name).write_bytes(damaged)
+        try:
+            with closing(Journal(copy / path.name)) as journal:
+                assert [r for r, _, _ in journal.facts("released")] == list(range(12)), (name, bit)
+        except JournalError:
+            found += 1
+        shutil.rmtree(copy)
+    assert found
 
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:

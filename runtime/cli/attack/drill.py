@@ -6,13 +6,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import Commands, positive
-from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.terminal import console, say, say_json
 
 EPILOG = """\
 Each misbehaviour runs in a federation of its own: the real state machines, masks, pads and signatures of 4 silos and 3
@@ -72,7 +71,7 @@ def _drill(args: argparse.Namespace) -> int:
     if args.without_check:  # those that the equations find; the others are refused before
         chosen = tuple(one for one in chosen if one.without)
     quiet = args.json or not sys.stderr.isatty()
-    with Console(stderr=True).status("...") if not quiet else nullcontext() as status:
+    with console(stderr=True).status("...") if not quiet else nullcontext() as status:
         told = None if status is None else (lambda name: status.update(name))
         with without_check() if args.without_check else nullcontext():
             results = drill(chosen, args.runs if args.all else 0, told)

@@ -10,14 +10,14 @@ from typing import Any
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.terminal import console, say_json
 from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.errors import PeerFault, UserError
-from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
 from silomix.runtime.nodes.facts import read_forks, read_log
 from silomix.runtime.nodes.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
+from silomix.runtime.terminal import console, say_json
 
 SHOWN = 16
 """Hex digits of a digest in a table."""
@@ -30,12 +30,12 @@ def show(path: Path, *, as_json: bool) -> int:
     config = load_node(path)
     with journal_of(config) as journal:
         records, forks = list(read_log(journal)), list(read_forks(journal))
-    problems = verify_log(records, config.federation)
+    problems = verify_log(records, config.epochs)
     problems += [
         f"round {known.round}: the aggregator signed two records, {_short(known.digest)} and {_short(other.digest)}"
         for known, other in forks
     ]
-    bound = RoundLog(config.federation, records).bound
+    bound = RoundLog(config.federation, records, config.epochs).bound
     if as_json:
         say_json({"records": [_json(record) for record in records], "bound": list(bound), "problems": problems})
     else:
@@ -51,14 +51,14 @@ def show(path: Path, *, as_json: bool) -> int:
     return Exit.NO if problems else Exit.DONE
 
 
-def verify_log(records: list[Record], federation: Federation) -> list[str]:
-    """Go through a log from its beginning, and say what does not hold."""
-    log, problems = RoundLog(federation), []
+def verify_log(records: list[Record], epochs: Epochs) -> list[str]:
+    """Go through a log from its beginning, each record under the epoch in which it was made; say what does not hold."""
+    log, problems = RoundLog(epochs.chain[-1], epochs=epochs), []
     for record in records:
         try:
             log.check_next(record)
             if record is not records[-1]:  # the newest may not count yet
-                check_countersigned(record, federation)
+                check_countersigned(record, log.of(record))
         except PeerFault as fault:
             problems.append(f"round {record.round}: {fault}")
             break
@@ -73,7 +73,7 @@ def journal_of(config: NodeConfig) -> Iterator[Journal]:
     if not path.exists():
         raise UserError(f"{path} is not there: this node has not run yet")
     with tempfile.TemporaryDirectory() as place:
-        for suffix in ("", "-wal"):
+        for suffix in ("", "-journal"):
             source = path.with_name(path.name + suffix)
             if source.exists():
                 shutil.copy(source, Path(place) / source.name)

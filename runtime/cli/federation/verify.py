@@ -7,8 +7,8 @@ from typing import Any
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import Commands, positive
-from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.errors import Fault, PeerFault, UserError
+from silomix.runtime.terminal import console, say, say_json
 
 ABOUT = "check a round that is over from its record and its transcript, and who lied in it"
 
@@ -41,20 +41,21 @@ def _verify(args: argparse.Namespace) -> int:
     config = load_node(args.config)
     with journal_of(config) as journal:
         records = list(read_log(journal))
-    problems = verify_log(records, config.federation)
+    problems = verify_log(records, config.epochs)
     if args.round >= len(records):
         raise UserError(f"round {args.round} is not on record here: the log ends with round {len(records) - 1}")
     record = records[args.round]
+    epoch = config.epochs.get(record.federation, f"the record of round {record.round}")
     found: dict[str, Any] = {"round": record.round, "outcome": str(record.outcome), "checked": ["record"]}
     if record.outcome is Outcome.APPLIED:
         last = record.attempts[-1].attempt
         path = args.transcript or config.state.sums / f"{record.round}-{last}.transcript"
-        problems += _applied(path, record, config, found)
+        problems += _applied(path, record, epoch, found)
     found["culprits"] = []
     for one in record.attempts:
         if one.culprit:
             path = args.evidence or config.state.evidence / f"{record.round}-{one.attempt}.case"
-            problems += _named(path, one, config, found)
+            problems += _named(path, one, epoch, found)
     found["problems"] = problems
     if args.json:
         say_json(found)
@@ -63,7 +64,7 @@ def _verify(args: argparse.Namespace) -> int:
     return Exit.NO if problems else Exit.DONE
 
 
-def _applied(path: Path, record: Any, config: Any, found: dict[str, Any]) -> list[str]:
+def _applied(path: Path, record: Any, federation: Any, found: dict[str, Any]) -> list[str]:
     """Check what a round's transcript says, and the vector beside it if it is there."""
     import numpy as np
     from google.protobuf.message import DecodeError
@@ -78,7 +79,7 @@ def _applied(path: Path, record: Any, config: Any, found: dict[str, Any]) -> lis
         raise UserError(f"{path} is not there: the aggregator keeps transcripts of its last rounds; give --transcript")
     try:
         transcript = read_transcript(history_pb2.Transcript.FromString(path.read_bytes()))
-        check_transcript(transcript, record, config.federation)
+        check_transcript(transcript, record, federation)
     except DecodeError:
         return [f"{path} is no transcript"]
     except Fault as fault:
@@ -104,7 +105,7 @@ def _applied(path: Path, record: Any, config: Any, found: dict[str, Any]) -> lis
     return []
 
 
-def _named(path: Path, attempt: Any, config: Any, found: dict[str, Any]) -> list[str]:
+def _named(path: Path, attempt: Any, federation: Any, found: dict[str, Any]) -> list[str]:
     """Look at the evidence against somebody again."""
     import numpy as np
     from google.protobuf.message import DecodeError
@@ -119,7 +120,7 @@ def _named(path: Path, attempt: Any, config: Any, found: dict[str, Any]) -> list
     vector = path.with_suffix(".vector")
     try:
         case = read_case(case_pb2.Case.FromString(path.read_bytes()))
-        verdict = decide(case, config.federation, np.fromfile(vector, np.uint8) if vector.exists() else None)
+        verdict = decide(case, federation, np.fromfile(vector, np.uint8) if vector.exists() else None)
     except DecodeError:
         return [f"{path} is no evidence"]
     except PeerFault as fault:

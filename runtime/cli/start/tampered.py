@@ -9,7 +9,6 @@ from pathlib import Path
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import BadOption
-from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.policy import Policy
@@ -17,6 +16,7 @@ from silomix.runtime.core.protocol.check.blame import decide
 from silomix.runtime.local import NodeDied, create, interrupt_on_sigterm
 from silomix.runtime.net.check.case import read_case
 from silomix.runtime.store.home import Home
+from silomix.runtime.terminal import console, say, say_json
 from silomix.v1 import case_pb2
 
 WAIT_S = 600

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.fold import rhos
 from silomix.runtime.core.numbers.packing import Bytes, Residues, check, pack_into, slice_bytes, unpack
 from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Level, Plan
 from silomix.runtime.core.numbers.slices import add_plane
-from silomix.runtime.core.numbers.tamper import rhos
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import Scalars
 from silomix.runtime.core.protocol.check import said
 from silomix.runtime.core.protocol.check.said import Statement, Subject, Toss, check_subject, coin_of, relayed
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import Machine, Remember, Table, does, refuses
@@ -88,6 +89,13 @@ class ForkSeen:
 
 
 @dataclass(frozen=True)
+class EpochsIn:
+    """Another epoch counts at this node."""
+
+    epochs: Epochs
+
+
+@dataclass(frozen=True)
 class Announced:
     """The aggregator opened an attempt."""
 
@@ -128,7 +136,7 @@ class Measured:
     scalars: tuple[Scalars, ...]
 
 
-Event = RecordsIn | ForkSeen | Announced | ReceiptIn | CheckIn | CoinIn | Measured
+Event = RecordsIn | ForkSeen | EpochsIn | Announced | ReceiptIn | CheckIn | CoinIn | Measured
 
 
 # Effects
@@ -175,7 +183,14 @@ class Answer:
     statement: Statement
 
 
-Effect = Remember[Fact] | Follow | TakePart | Done | Show | Measure | Answer
+@dataclass(frozen=True)
+class Switch:
+    """The next round is in another epoch: this machine is done, and one of that epoch goes on from the journal."""
+
+    epoch: bytes
+
+
+Effect = Remember[Fact] | Follow | TakePart | Done | Show | Measure | Answer | Switch
 
 
 class State(StrEnum):
@@ -190,7 +205,7 @@ class State(StrEnum):
 
 
 _HEARS = does("_announced", State.TAKING_PART)
-_HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork")}
+_HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork"), EpochsIn: does("_epochs")}
 _NO_CHECK = refuses(Reason.WRONG_MANIFEST, "a check, and this silo's body does not count")
 _NO_PART = {CheckIn: _NO_CHECK, CoinIn: _NO_CHECK, Measured: _NO_CHECK}
 TABLE: Table = {
@@ -239,13 +254,19 @@ class Silo(Machine[State, Event, Effect, Fact]):
 
     TABLE = TABLE
 
-    def __init__(self, federation: Federation, identity: Identity, required: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        identity: Identity,
+        required: tuple[str, ...] = (),
+        epochs: Epochs | None = None,
+    ) -> None:
         """`required` are hops that this silo trusts, typically its own: it joins no chain without them."""
         self.federation = federation
         self.identity = identity
         self.required = required
         self.state = State.WAITING
-        self.log = RoundLog(federation)
+        self.log = RoundLog(federation, epochs=epochs)
         self.joined: dict[int, list[Joined]] = {}
         self.current: Manifest | None = None
         self.counted = b""
@@ -276,9 +297,16 @@ class Silo(Machine[State, Event, Effect, Fact]):
         return None
 
     def _records(self, event: RecordsIn) -> list[Effect]:
-        _, new = self.log.extended(event.records)
+        log, new = self.log.extended(event.records)
         stored: list[Effect] = [Remember(Stored(record)) for record in new]
+        following = log.epochs.find(log.epoch)
+        if new and following is not None and following.epoch > self.federation.epoch:
+            return [*stored, Switch(following.digest)]
         return [*stored, Follow()] if new else []
+
+    def _epochs(self, event: EpochsIn) -> list[Effect]:
+        self.log.epochs = event.epochs
+        return []
 
     def _fork(self, event: ForkSeen) -> list[Effect]:
         fork = event.fork

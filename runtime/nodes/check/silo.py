@@ -60,11 +60,10 @@ def measure(held: Held, coin: bytes) -> tuple[Scalars, ...]:
     for i in range(shape.chunks):
         n, masked = shape.length(i), held.plain(i).copy()
         for layer, stream in zip(layers, streams, strict=True):
-            mask = np.zeros(len(masked), np.uint8)
-            stream.apply(mask, i, n)
-            planes = shape.planes(mask.data, i)
-            shape.sum(masked, [np.frombuffer(plane, np.uint8) for plane in planes], slice_bytes(n))
+            mask = stream.packed(i, n)
+            planes = [np.frombuffer(plane, np.uint8) for plane in shape.planes(mask.data, i)]
+            shape.sum(masked, planes, slice_bytes(n))
             if layer:
-                forms.update(layer, i, shape.unpack(i, planes))
-        forms.update(0, i, shape.unpack(i, shape.planes(masked.data, i)))
+                forms.update(layer, i, mask)
+        forms.update(0, i, masked)
     return tuple(forms.finish())

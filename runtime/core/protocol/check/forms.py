@@ -6,10 +6,11 @@ All that one node folds under one coin is folded in step, chunk by chunk, so tha
 from collections.abc import Iterable, Sequence
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.fold import Fold, Scalars, rhos
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Context, Rng, Secret, mask_streams
-from silomix.runtime.core.numbers.packing import Bytes, Residues
-from silomix.runtime.core.numbers.tamper import Fold, Scalars, blinders, rhos
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.tamper import blinders
 
 SCALAR_BYTES = 3
 """Of a scalar as it travels: no modulus is above 2^20."""
@@ -25,13 +26,15 @@ class Forms:
         self._folds = [first, *(first.sibling() for _ in range(count - 1))][:count]
         self._blinders: list[Scalars] = [()] * count
 
-    def update(self, which: int, index: int, residues: Residues) -> None:
-        """Take in one chunk of one vector; feed all vectors their chunk before the next one."""
-        if index < self._shape.value_chunks:
-            self._folds[which].update(index, residues)
+    def update(self, which: int, index: int, part: Bytes) -> None:
+        """Take in one packed chunk of one vector; feed all vectors their chunk before the next one."""
+        shape = self._shape
+        if index < shape.value_chunks:
+            self._folds[which].update_packed(index, part)
             return
-        counts = rhos(self._shape.plan)
-        self._blinders[which] = tuple(tuple(int(x) for x in row[:n]) for row, n in zip(residues, counts, strict=True))
+        rows = shape.unpack(index, shape.planes(part.data, index))
+        counts = rhos(shape.plan)
+        self._blinders[which] = tuple(tuple(int(x) for x in row[:n]) for row, n in zip(rows, counts, strict=True))
 
     def finish(self) -> list[Scalars]:
         """Return the scalars of each."""
@@ -46,9 +49,9 @@ def scalars_of(
     forms = Forms(coin, shape, len(bodies) + len(streams))
     for i in range(shape.chunks):
         for which, body in enumerate(bodies):
-            forms.update(which, i, shape.unpack(i, shape.planes(shape.part(body, i).data, i)))
+            forms.update(which, i, shape.part(body, i))
         for which, stream in enumerate(streams, len(bodies)):
-            forms.update(which, i, stream.chunk(i, shape.length(i)))
+            forms.update(which, i, stream.packed(i, shape.length(i)))
     return forms.finish()
 
 
