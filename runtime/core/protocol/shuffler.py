@@ -16,10 +16,12 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import (
     Accusation,
+    Bond,
     Cohort,
     Evidence,
     Grouping,
@@ -122,6 +124,15 @@ class Released:
     silos: tuple[str, ...]
     model: bytes
     groups: tuple[int, ...] = ()
+    bond: Bond | None = None
+    """The proof for everybody else, should the aggregator have lost it."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The durable fact that an aggregator process has begun: nothing is taken from one that began before."""
+
+    life: bytes
 
 
 @dataclass(frozen=True)
@@ -164,10 +175,19 @@ class Accused:
     evidence: Evidence
 
 
-Fact = Padded | PadGone | Closed | Signed | Released | Stored | Forked | KeysMade | KeysGone | Accused
+Fact = Padded | PadGone | Closed | Signed | Released | Heard | Stored | Forked | KeysMade | KeysGone | Accused
 
 
 # Events
+
+
+@dataclass(frozen=True)
+class Show:
+    """An aggregator process begins, and asks what this hop knows: its round log from a record on, and the rest."""
+
+    federation: bytes
+    life: bytes
+    start: int
 
 
 @dataclass(frozen=True)
@@ -181,6 +201,8 @@ class Prepare:
     known_released: int
     head: bytes
     now: float
+    life: bytes = b""
+    """Of the process that asks; so in all that follow."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +212,7 @@ class Open:
     manifest: Manifest
     head: Record
     now: float
+    life: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -268,6 +291,7 @@ class ReadyIn:
 
     manifest: bytes
     trails: tuple[Trail, ...]
+    life: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -276,6 +300,9 @@ class RevealIn:
 
     manifest: bytes
     signatures: Signatures
+    life: bytes = b""
+    bond: Bond | None = None
+    """The same as a proof for others, to be kept."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +310,7 @@ class RecordIn:
     """A round is over, and this is its record."""
 
     record: Record
+    life: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -300,7 +328,8 @@ class Tick:
 
 
 Event = (
-    Prepare
+    Show
+    | Prepare
     | Open
     | HeaderIn
     | Unopened
@@ -320,6 +349,13 @@ Event = (
 
 
 # Effects
+
+
+@dataclass(frozen=True)
+class Shows:
+    """Answer with what this hop knows."""
+
+    shown: Shown
 
 
 @dataclass(frozen=True)
@@ -422,6 +458,7 @@ class Forget:
 
 Effect = (
     Remember[Fact]
+    | Shows
     | Keys
     | Begin
     | Pass
@@ -459,6 +496,7 @@ _PREPARE = does("_prepare")
 _OPEN = does("_open", State.OPEN, State.GIVEN_UP)
 _CLOSING = (State.RELEASING, State.GIVEN_UP)
 _ALWAYS = {
+    Show: does("_show"),
     ReadyIn: does("_ready"),
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
@@ -603,6 +641,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.released: dict[bytes, list[Released]] = {}
         """By model."""
         self.last_released = 0
+        self.life = b""
+        """The highest that an aggregator has shown: no other is served."""
         self.forks: dict[int, Forked] = {}
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
@@ -629,6 +669,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case Released():
                 self.released.setdefault(fact.model, []).append(fact)
                 self.last_released = max(self.last_released, fact.round)
+            case Heard():
+                self.life = max(self.life, fact.life)
             case Stored():
                 self._take_record(fact.record)
             case Forked():
@@ -687,9 +729,46 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open here")
         return self.attempt.manifest
 
+    # An aggregator that begins
+
+    def _show(self, event: Show) -> list[Effect]:
+        """Show an aggregator process what it may have lost, and take nothing more from one that began before."""
+        self.federation.check_same(event.federation, self.federation.aggregator.name)
+        log, attempts = self.log, [a for round_, a in (*self.keys, self.closed) if round_ == self.log.round]
+        if self.attempt is not None and self.attempt.manifest.round == log.round:
+            attempts.append(self.attempt.manifest.attempt)
+        facts = [f for f in self.released.get(log.model, ()) if f.bond is not None]
+        told = tuple(Told(f.round, f.attempt, f.model, f.bond) for f in facts[-MOST_TOLD:] if f.bond is not None)
+        records = tuple(self._with_own(record) for record in log.records[event.start : event.start + MOST_SHOWN])
+        newer: list[Effect] = [Remember(Heard(event.life))] if event.life > self.life else []
+        life = max(self.life, event.life)
+        attempt = max(attempts, default=0)
+        return [*newer, Shows(Shown(life, log.round, event.start, records, attempt, self.last_released, told))]
+
+    def _with_own(self, record: Record) -> Record:
+        """The record with this hop's countersignature, unless it has countersigned another of that round."""
+        name = self.identity.name
+        if record.round in self.forks or name in dict(record.countersignatures):
+            return record
+        own = (name, self._countersign(record).signature)
+        return replace(record, countersignatures=(*record.countersignatures, own))
+
+    def _check_life(self, life: bytes) -> None:
+        """Refuse an aggregator process that this hop has not heard, or that another has come after."""
+        if life != self.life:
+            after = f"one that began later (number {number_of(self.life)}) is served" if life < self.life else "show it"
+            raise PeerFault(
+                Reason.SUPERSEDED,
+                f"this aggregator process (number {number_of(life)}) is not the one that was heard here last: {after}",
+                peer=self.federation.aggregator.name,
+                found=number_of(life),
+                expected=number_of(self.life),
+            )
+
     # Keys, and opening an attempt
 
     def _prepare(self, event: Prepare) -> list[Effect]:
+        self._check_life(event.life)
         self.federation.check_same(event.federation, self.federation.aggregator.name)
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
@@ -746,6 +825,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         )
 
     def _open(self, event: Open) -> list[Effect]:
+        self._check_life(event.life)
         manifest = event.manifest
         check_manifest(manifest, self.federation)
         if self.identity.name not in manifest.chain:
@@ -1101,6 +1181,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _ready(self, event: ReadyIn) -> list[Effect]:
         """Sign for a release, once for an attempt, when every hop has passed the same cohort's sum on."""
+        self._check_life(event.life)
         padded = self._padded(event.manifest)
         ready = Ready(event.manifest, padded.model, event.trails)
         check_ready(ready, padded.cohort, padded.chain, self.federation)
@@ -1118,27 +1199,37 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _reveal(self, event: RevealIn) -> list[Effect]:
         """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""
-        padded = self._padded(event.manifest)
+        self._check_life(event.life)
+        padded, bond = self._padded(event.manifest), event.bond
         agreed = self.signed.get(event.manifest)
         if agreed is None:
             raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has not signed for that release")
         check_agreed(agreed, event.signatures, padded.chain, self.federation)
+        if bond is not None and (
+            bond.agreed(padded.model) != agreed or bond.signatures != tuple(s for _, s in event.signatures)
+        ):
+            raise PeerFault(Reason.WRONG_SEQUENCE, "the proof of a release is not that of the one that was signed for")
         facts = self.released.get(padded.model, ())
         if any((f.silos, f.groups) != (padded.silos, padded.groups) for f in facts):
             raise PeerFault(
                 Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
             )
-        fact = Released(padded.round, padded.attempt, event.manifest, agreed, padded.silos, padded.model, padded.groups)
-        remember: list[Effect] = [] if fact in facts else [Remember(fact)]
+        fact = Released(
+            padded.round, padded.attempt, event.manifest, agreed, padded.silos, padded.model, padded.groups, bond
+        )
+        known = any(f.manifest == fact.manifest for f in facts)
+        remember: list[Effect] = [] if known else [Remember(fact)]
         return [*remember, Reveal(Secret(bytes(bytearray(padded.pad.value))))]
 
     # The round log
 
     def _record(self, event: RecordIn) -> list[Effect]:
         """Store a round's record, and countersign it: one for each round."""
+        self._check_life(event.life)
         record = event.record
         if record.digest == self.log.head:
-            return [self._countersign(record)]
+            proof: list[Effect] = [] if self.counts or not self._is_counted(record) else [Remember(Stored(record))]
+            return [*proof, self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1]).check_next(record)
