@@ -4,7 +4,6 @@
 memory, and against the loop over parameters that one would write first.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -22,6 +20,7 @@ from silomix.runtime.core.numbers.masks import MaskContext, Secret, Stream, mask
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Plan, plan
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.terminal import console, say_json
 
 REPEATS = 9
 PYTHON_SLICE = 20_000
@@ -76,7 +75,7 @@ def codec(parameters: int, silos: int, precision: int, as_json: bool) -> int:
         "decode_speedup_vs_python": python["decode"] / seconds["decode"],
     }
     if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
+        say_json(result)
     else:
         _print_codec(result, steps, seconds, python)
     return 0
@@ -113,8 +112,8 @@ def _decode(model: Codec, body: list[tuple[bytes, ...]], out: npt.NDArray[np.flo
 def _race(steps: list[Step], *, quiet: bool) -> dict[str, float]:
     """Time the steps in turn, several times over, and keep each one's median: noise then hits all of them alike."""
     times: dict[str, list[float]] = {s.key: [] for s in steps}
-    console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True)
+    out = console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=out, transient=True)
     with bar:
         task = bar.add_task("timing", total=(REPEATS + 1) * len(steps))
         for lap in range(REPEATS + 1):
@@ -166,7 +165,7 @@ def _python_decode(planes: tuple[bytes, ...], p: Plan, n: int) -> list[float]:
 def _print_codec(
     result: dict[str, object], steps: list[Step], seconds: dict[str, float], python: dict[str, float]
 ) -> None:
-    console = Console()
+    out = console()
     table = Table(title=f"{result['parameters']:,} parameters, {result['bits_per_parameter']} bits each, one thread")
     for column in ("step", "ms", "x memcpy", "GB/s of float32"):
         table.add_column(column, justify="left" if column == "step" else "right")
@@ -178,9 +177,9 @@ def _print_codec(
     for key, t in python.items():
         name = f"{key} by a loop in Python (on {result['python_slice']:,}, scaled)"
         table.add_row(name, f"{t * 1e3:,.0f}", f"{t / seconds['memcpy']:,.0f}", "")
-    console.print(table)
+    out.print(table)
     for key, paper in PAPER_SECONDS.items():
-        console.print(
+        out.print(
             f"{key}: {python[key] / seconds[key]:,.0f} x the loop in Python"
             + (f" (the paper reports {paper} s for this size)" if result["parameters"] == 11_237_432 else "")
         )

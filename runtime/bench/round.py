@@ -37,6 +37,7 @@ from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.store.home import INITIAL_MODEL, Home
 from silomix.runtime.store.modelfile import write_model
+from silomix.runtime.terminal import console, say_json
 
 START_S = 180
 ROUND_S = 300
@@ -156,12 +157,12 @@ class Bench:
                     raise UserError(f"the benchmark did not get on within {timeout_s:.0f} s") from None
         return seen
 
-    async def run(self, repeats: int, console: Console) -> dict[str, Any]:
+    async def run(self, repeats: int, out: Console) -> dict[str, Any]:
         """Run everything and return the figures."""
         homes = self.write(repeats + 1)
         names = [f"silo-{i:0{max(2, len(str(self.silos)))}}" for i in range(1, self.silos + 1)]
         bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=out
         )
         arms = ["floor", "unprotected", *homes]
         times: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
@@ -284,10 +285,10 @@ class Bench:
 def bench_round(bench: Bench, repeats: int, as_json: bool) -> int:
     """Run the benchmark and print it."""
     interrupt_on_sigterm()
-    console = Console(stderr=True, quiet=not sys.stderr.isatty())
-    result = asyncio.run(_bench(bench, repeats, console))
+    out = console(stderr=True, quiet=not sys.stderr.isatty())
+    result = asyncio.run(_bench(bench, repeats, out))
     if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
+        say_json(result)
         return 0
     network = f"{bench.mbit} Mbit/s in all" if bench.mbit else "loopback"
     title = f"{bench.silos} silos, {bench.parameters:,} parameters, {bench.hops} hops, mutual TLS, {network}"
@@ -298,7 +299,7 @@ def bench_round(bench: Bench, repeats: int, as_json: bool) -> int:
         used, least = result["cpu_s"][arm], result["cpu_s"]["unprotected"]
         ratio = f"{value / result['seconds']['unprotected']:.2f}"
         table.add_row(arm.replace("_", " "), f"{value:.2f}", ratio, f"{used:.2f}", f"{used / least:.2f}")
-    out = Console()
+    out = console()
     out.print(table)
     out.print("phases of the protected round: " + ", ".join(f"{k} {v:.2f} s" for k, v in result["phases"].items()))
     out.print(f"{result['bits_per_parameter']:.3f} bits per parameter on the wire")
@@ -309,10 +310,10 @@ def bench_round(bench: Bench, repeats: int, as_json: bool) -> int:
     return 0
 
 
-async def _bench(bench: Bench, repeats: int, console: Console) -> dict[str, Any]:
+async def _bench(bench: Bench, repeats: int, out: Console) -> dict[str, Any]:
     try:
         if bench.mbit:
             own_network(bench.mbit)
-        return await bench.run(repeats, console)
+        return await bench.run(repeats, out)
     finally:
         await bench.close()

@@ -5,8 +5,6 @@ through the steps that each rule adds, one at a time, on one thread.
 """
 
 import asyncio
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from silomix.runtime.core.numbers.masks import Secret, mask_stream, public_key
@@ -41,6 +38,7 @@ from silomix.runtime.net.wire import write_manifest, write_round_key
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.store.modelfile import model_digest
 from silomix.runtime.task import Trained
+from silomix.runtime.terminal import console, say_json
 from silomix.v1 import services_pb2
 
 REPEATS = 5
@@ -92,21 +90,21 @@ class _Round:
 
 def bench_rules(silos: int, parameters: int, hops: int, precision: int, as_json: bool) -> int:
     """Print what each rule costs each role in a round."""
-    progress = Console(stderr=True, quiet=as_json)
+    progress = console(stderr=True, quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="silomix-bench-") as directory, progress.status("running a round") as now:
         done = asyncio.run(_one_round(Path(directory) / "f", silos, parameters, hops, precision))
         now.update("timing what each rule adds")
         costs = _costs(done)
     result = {"silos": silos, "parameters": parameters, "hops": hops, "repeats": REPEATS}
     if as_json:
-        sys.stdout.write(json.dumps({**result, "costs": [asdict(cost) for cost in costs]}) + "\n")
+        say_json({**result, "costs": [asdict(cost) for cost in costs]})
         return 0
     table = Table(title=f"{silos} silos, {hops} hops, {parameters:,} parameters: one round, one thread")
     for column in ("rule", "role", "what it adds", "processor ms", "bytes"):
         table.add_column(column, justify="right" if column in ("processor ms", "bytes") else "left")
     for cost in costs:
         table.add_row(cost.rule, cost.role, cost.what, f"{cost.seconds * 1e3:,.2f}", f"{cost.bytes:,}")
-    Console().print(table)
+    console().print(table)
     return 0
 
 

@@ -1,18 +1,16 @@
 """Compiling every kernel ahead of time, so that a node starts at once."""
 
-import json
 import os
-import sys
 import time
 
 import numpy as np
-from rich.console import Console
 
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.plan import Encoding, plan
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.terminal import console, say_json
 
 
 def warm(as_json: bool) -> int:
@@ -21,9 +19,9 @@ def warm(as_json: bool) -> int:
     warm_kernels()
     result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
     if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
+        say_json(result)
     else:
-        Console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
+        console().print(f"kernels ready after {result['seconds']:.1f} s; machine code is kept {result['cache']}")
     return 0
 
 

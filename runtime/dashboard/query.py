@@ -1,6 +1,5 @@
 """The dashboard as a picture, for whoever has no Grafana: the same panels, from the same queries."""
 
-import json
 import re
 import sys
 import time
@@ -9,12 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.dashboard.panels import PANELS, GridPlace, Panel, PanelKind, Query, places
 from silomix.runtime.dashboard.prometheus import Prometheus, QueryError, Series
+from silomix.runtime.terminal import console, say_json
 
 MOST_POINTS = 300
 """Steps of a line: more than a panel has pixels to show apart."""
@@ -64,14 +63,14 @@ def show(out: Path | None, url: str, job: str | None, last_s: float, *, as_json:
     job = choose_job(source, job)
     span = find_span(source, job, time.time(), last_s)
     quiet = as_json or not sys.stderr.isatty()
-    console = Console(stderr=True, quiet=quiet)
-    answers = [ask(source, place, job, span) for place in track(list(places()), "asking", console=console)]
+    progress = console(stderr=True, quiet=quiet)
+    answers = [ask(source, place, job, span) for place in track(list(places()), "asking", console=progress)]
     if out is not None:
         from silomix.runtime.dashboard.picture import draw
 
         draw(answers, span, job, out)
     if as_json:
-        sys.stdout.write(json.dumps(as_json_value(answers, span, job)) + "\n")
+        say_json(as_json_value(answers, span, job))
     else:
         missing = [a.place.panel.title for a in answers if not a.lines]
         note = f"; nothing to show for: {', '.join(missing)}" if missing else ""

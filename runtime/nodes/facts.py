@@ -75,6 +75,20 @@ def _read(journal: Journal, kind: str, make: Callable[[int, str, bytes], T]) -> 
         yield fact
 
 
+def sweep_pads(journal: Journal) -> None:
+    """Forget pads of no attempt, and attempts without their pad: no pad outlives its round.
+
+    A hop that dies between the two writes leaves a pad. An owner who deletes a damaged file of secrets, as its message
+    says, leaves an attempt; it is over as if it had been fenced.
+    """
+    pads = {(round_, manifest) for round_, manifest in journal.secrets.keys("pad")}
+    attempts = {(round_, manifest) for round_, manifest, _ in journal.facts("padded")}
+    for round_, manifest in attempts - pads:
+        journal.forget("padded", round_, manifest)
+    for round_, manifest in pads - attempts:
+        journal.secrets.forget("pad", round_, manifest)
+
+
 def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     """Read all facts of a shuffler."""
 
@@ -224,3 +238,13 @@ def read_silo(journal: Journal) -> Iterator[silo.Fact]:
         return silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
 
     yield from _read(journal, "joined", joined)
+
+
+def write_lie(journal: Journal, round_: int, lie: str) -> None:
+    """Write what a silo caught the aggregator with: it stays caught after a restart."""
+    journal.put("lie", round_, "", lie.encode())
+
+
+def read_lie(journal: Journal) -> str:
+    """Read what the aggregator was caught with last; nothing, if it never was."""
+    return next(reversed([*_read(journal, "lie", lambda _, __, value: value.decode())]), "")

@@ -6,6 +6,7 @@ that the round's record names; if it is another, the aggregator lies, and this s
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import grpc
 import numpy as np
@@ -35,8 +36,10 @@ from silomix.runtime.net.history import read_signatures, read_transcript
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import method
 from silomix.runtime.net.transport import backoff
+from silomix.runtime.nodes.facts import read_lie, write_lie
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.store.files import sweep, write_atomically
+from silomix.runtime.store.journal import JournalBusy
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.v1 import services_pb2
 
@@ -62,8 +65,8 @@ class Follower:
         self._known = b""
         self._past: tuple[bytes, Tensors] = (b"", {})
         """The model before this one, with its digest, if bounds follow from it."""
-        self.liar = ""
-        """What the aggregator was caught with."""
+        self.liar = read_lie(node.journal)
+        """What the aggregator was caught with, also before a restart."""
 
     @property
     def at_head(self) -> bool:
@@ -189,6 +192,8 @@ class Follower:
                 f"{self._aggregator} signed that round {record.round} ends with model {record.model_after.hex()[:16]}, "
                 f"and the sum that the chain released makes {found[0].hex()[:16]}: this silo trains on nothing more"
             )
+            with suppress(JournalBusy):  # a full disk: it would be found out again after a restart
+                write_lie(self._node.journal, record.round, self.liar)
             raise PeerFault(Reason.WRONG_STEP, self.liar, peer=self._aggregator)
         return model, state
 

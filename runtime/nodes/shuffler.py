@@ -50,7 +50,7 @@ from silomix.runtime.net.wire import (
     write_receipt,
     write_round_key,
 )
-from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
+from silomix.runtime.nodes.facts import read_shuffler, sweep_pads, write_shuffler
 from silomix.runtime.nodes.node import GRACE_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, make_passage
@@ -161,6 +161,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Recall what the journal has."""
         super().__init__(config)
         self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom)
+        sweep_pads(self.journal)
         for fact in read_shuffler(self.journal):
             self.core.recall(fact)
         self.spool = config.state.spool

@@ -1,14 +1,12 @@
 """What a round takes of each host, as a table or as JSON."""
 
-import json
-import sys
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
 from silomix.runtime.core.numbers.plan import Encoding, Level, plan
 from silomix.runtime.render.capacity import MIB, Load, Needs, Place, needs
+from silomix.runtime.terminal import console, say_json
 
 
 def show(silos: int, hops: int, parameters: int, precision: int, rounds: int, *, as_json: bool) -> int:
@@ -18,12 +16,12 @@ def show(silos: int, hops: int, parameters: int, precision: int, rounds: int, *,
     rows = {place: needs(place, load) for place in Place}
     if as_json:
         found_rows = {str(place): asdict(need) for place, need in rows.items()}
-        sys.stdout.write(json.dumps({"load": asdict(load), "places": found_rows}) + "\n")
+        say_json({"load": asdict(load), "places": found_rows})
         return 0
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(f"{silos} silos, {hops} hops, {parameters:,} parameters at {bits} bits, {rounds} rounds")
-    console.print(_table(rows))
-    console.print("a silo's training comes on top; time and memory were measured on one machine")
+    out = console()
+    out.print(f"{silos} silos, {hops} hops, {parameters:,} parameters at {bits} bits, {rounds} rounds")
+    out.print(_table(rows))
+    out.print("a silo's training comes on top; time and memory were measured on one machine")
     return 0
 
 

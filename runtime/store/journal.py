@@ -1,8 +1,8 @@
 """Durable facts: what a node must still know after it was killed.
 
 One SQLite file per node, fully synchronised: when `put` returns, the fact survives a power cut. Facts are small;
-vectors are files beside it, written whole before they are named here. Secrets that must be forgotten are files beside it
-too: SQLite would leave copies of them in memory.
+vectors are files beside it, written whole before they are named here. Secrets that must be forgotten are files too:
+SQLite would leave copies of them in memory.
 
 SQLite notices a damaged page by its structure alone, so every fact carries a checksum over all of it, and all facts are
 checked when the file is opened. A journal with one that does not fit is never used: a hop that read another cohort than

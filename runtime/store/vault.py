@@ -54,14 +54,15 @@ class Vault:
             raise
         self._sync()
 
+    def keys(self, kind: str) -> list[tuple[int, str]]:
+        """List the lots of a kind by round and key, oldest round first."""
+        names = [path.name.split("-", 2) for path in self._directory.glob(f"{kind}-*")]
+        return sorted((int(number), key) for _, number, key in names)
+
     def lots(self, kind: str) -> Iterator[tuple[int, str, Secrets]]:
         """Read all lots of a kind, oldest round first."""
-        found = []
-        for path in self._directory.glob(f"{kind}-*"):
-            _, number, key = path.name.split("-", 2)
-            found.append((int(number), key, path))
-        for round_, key, path in sorted(found):
-            yield round_, key, _read(path)
+        for round_, key in self.keys(kind):
+            yield round_, key, _read(self._path(kind, round_, key))
 
     def forget(self, kind: str, round_: int, key: str) -> None:
         """Overwrite a lot on the disk and delete it. One that is not there is gone already."""
@@ -122,7 +123,7 @@ def _read(path: Path) -> Secrets:
 
 def _damaged(path: Path) -> DamagedError:
     return DamagedError(
-        f"{path} is damaged: delete it. The attempt that its keys were made for is lost; the next one makes its own"
+        f"{path} is damaged: delete it. The attempt that its secrets were made for is lost; the next makes its own"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.nodes.federations import PARAMETERS, make, run
+from tests.nodes.federations import PARAMETERS, make, run, shuffler, until
 from tests.nodes.toy import Toy
 
 from silomix.runtime.capture.evidence import evidence
@@ -14,6 +14,7 @@ from silomix.runtime.capture.format import Direction
 from silomix.runtime.capture.reader import read
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.policy import Server
 from silomix.runtime.local import InProcess
@@ -116,6 +117,36 @@ def test_groups_change_from_round_to_round(tmp_path: Path) -> None:
     make(tmp_path / "f", 9, 2, group_size=3, rounds=3, settings=CAPTURE)
     finish(tmp_path / "f")
     assert len({str(groups_of(tmp_path / "f", t)) for t in (1, 2, 3)}) > 1
+
+
+def test_a_model_has_the_same_groups_when_the_aggregator_dies_while_pads_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One hop has shown its pad and is bound to its groups; hop 1, which deals them, has not, and remembers nothing."""
+    make(tmp_path / "f", 9, 2, group_size=3, rounds=1, deadline_s=5, release_s=2, attempts=10)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            dealer, other = (shuffler(running, name) for name in ("shuffler-1", "shuffler-2"))
+            reveal, died = dealer.core._reveal, False
+
+            def busy(event: Any) -> Any:
+                if not died:
+                    raise PeerFault(Reason.BUSY, "not yet")
+                return reveal(event)
+
+            monkeypatch.setattr(dealer.core, "_reveal", busy)
+            await until(lambda: bool(other.core.released), "shuffler-2 has shown its pad")
+            await running.stop("aggregator")
+            died = True
+            running.start("aggregator")
+            (done,) = await running.finished()
+            assert done.cohort == 9
+            facts = [fact for hop in (dealer, other) for each in hop.core.released.values() for fact in each]
+            assert len(facts) >= 2
+            assert len({(fact.model, fact.silos, fact.groups) for fact in facts}) == 1
+
+    run(go(), 40)
 
 
 def test_what_a_capture_shows_of_groups_at_level_trusted(tmp_path: Path) -> None:

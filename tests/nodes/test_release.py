@@ -21,9 +21,12 @@ from tests.nodes.federations import (
 
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.protocol.lineage import next_model
 from silomix.runtime.core.protocol.roundlog import Outcome
+from silomix.runtime.core.protocol.shuffler import Padded
 from silomix.runtime.local import InProcess
-from silomix.runtime.nodes.facts import read_log
+from silomix.runtime.nodes.facts import read_log, read_shuffler, sweep_pads, write_shuffler
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.store.journal import Journal, JournalError
@@ -84,6 +87,41 @@ def test_a_node_that_dies_after_any_step_costs_no_round_and_no_second_cohort(
                 assert history[0].attempts == 1  # the same attempt went on: everybody had signed
 
     run(go(), 40)
+
+
+@pytest.mark.parametrize("kind", ["padded", "signed", "released"])
+def test_a_hop_whose_pad_was_damaged_and_deleted_starts_and_the_round_is_tried_again(tmp_path: Path, kind: str) -> None:
+    federation = make(tmp_path / "f", 4, 2, rounds=1, deadline_s=5, release_s=2, attempts=10)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            await until(after(running.nodes["shuffler-1"], kind, 1), f"shuffler-1 has written {kind}")
+            await running.stop("shuffler-1")
+            for path in (tmp_path / "f" / "shuffler-1" / "state").rglob("pad-1-*"):
+                path.unlink()  # as the message about a damaged one says
+            running.start("shuffler-1")
+            (done,) = await running.finished()
+            assert done.cohort == 4
+            assert_model(running.aggregator.tensors, [range(4)], federation.policy)
+            one_cohort_per_model(running)
+
+    run(go(), 40)
+
+
+def test_half_a_pad_is_swept(tmp_path: Path) -> None:
+    """A hop that dies while it forgets one leaves the secret: it must not stay for ever."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    pads = [
+        Padded(1, i, bytes([i]) * 32, b"m", ("a",), b"c", ("s",), (), b"", Secret(bytes([i]) * 32)) for i in (1, 2, 3)
+    ]
+    for fact in pads:
+        write_shuffler(journal, fact)
+    journal.forget("padded", 1, pads[0].manifest.hex())
+    journal.secrets.forget("pad", 1, pads[1].manifest.hex())
+    sweep_pads(journal)
+    assert list(read_shuffler(journal)) == pads[2:]
+    assert journal.secrets.keys("pad") == [(1, pads[2].manifest.hex())]
+    journal.close()
 
 
 @pytest.mark.parametrize("kind", ["signed", "released"])
@@ -222,5 +260,32 @@ def test_what_is_frozen_already_is_not_sent_to_an_aggregator_that_was_seen_to_li
             with pytest.raises(PeerFault, match="the model is another one") as refused:
                 await silo._freeze(manifest)
             assert refused.value.reason is Reason.WRONG_STEP
+
+    run(go())
+
+
+def test_an_aggregator_that_was_seen_to_lie_stays_a_liar_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silo that comes back must not take the model from a majority that is in on it."""
+    make(tmp_path / "f", 4, 1, rounds=1, settings={Role.AGGREGATOR: {"linger": True}})
+
+    def another(*given: Any) -> Any:
+        model, state = next_model(*given)
+        return {name: tensor + 1 for name, tensor in model.items()}, state
+
+    monkeypatch.setattr("silomix.runtime.nodes.follow.next_model", another)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            silo = running.nodes["silo-01"]
+            assert isinstance(silo, SiloNode)
+            await until(lambda: bool(silo.follower.liar), "silo-01 has seen the lie")
+            await running.stop("silo-01")
+            again = running.start("silo-01")
+            assert isinstance(again, SiloNode)
+            with pytest.raises(PeerFault, match="this silo trains on nothing more"):
+                again.follower.check_honest()
+            running.aggregator.stopping.set()
 
     run(go())

@@ -1,18 +1,16 @@
 """`silomix attack active`: adversaries that do not keep to the protocol, at live honest nodes on this machine."""
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.terminal import console, say_json
 
 if TYPE_CHECKING:  # the rest is loaded when the command runs: `silomix plan` starts without a compiler
     from silomix.attacks.active.registry import Attack, Result, Rule
@@ -80,7 +78,7 @@ def _active(args: argparse.Namespace) -> int:
         chosen = tuple(one for one in all_attacks() if args.all or one.rule == without)
     else:
         raise UserError("which attacks? --all runs every one, --list names them, --only NAME runs one")
-    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*_COLUMNS, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("making federations", total=len(chosen))
 
         def told(attack: "Attack", result: "Result | None") -> None:
@@ -88,7 +86,7 @@ def _active(args: argparse.Namespace) -> int:
 
         results = run(chosen, without, told)
     if args.json:
-        sys.stdout.write(json.dumps(summary(results, str(without or ""))) + "\n")
+        say_json(summary(results, str(without or "")))
     else:
         _show(results, without)
     return 0 if all(result.held for result in results) else EXIT_FINDING
@@ -122,7 +120,7 @@ def _list(attacks: "Sequence[Attack]", as_json: bool) -> int:
             {"name": a.name, "rule": a.rule, "adversary": a.adversary, "expected": a.expect, "about": a.about}
             for a in attacks
         ]
-        sys.stdout.write(json.dumps({"attacks": rows, "rules": MEANINGS}) + "\n")
+        say_json({"attacks": rows, "rules": MEANINGS})
         return 0
     table = Table(title=f"{len(attacks)} attacks")
     for column in ("attack", "rule", "adversary", "should be", "what it does"):
@@ -130,7 +128,7 @@ def _list(attacks: "Sequence[Attack]", as_json: bool) -> int:
     for one in attacks:
         closed = f" (to be closed by {one.closed_by})" if one.expect == "open" else ""
         table.add_row(one.name, one.rule, one.adversary, f"{one.expect}{closed}", one.about)
-    out = _console()
+    out = console()
     out.print(table)
     for rule, text in MEANINGS.items():
         out.print(f"{rule:<9} {text}", soft_wrap=True, highlight=False)
@@ -141,7 +139,7 @@ def _show(results: "list[Result]", without: "Rule | None") -> None:
     from silomix.attacks.active.registry import MEANINGS
     from silomix.attacks.active.report import got, refusers, sentence
 
-    out = _console()
+    out = console()
     for rule, meaning in MEANINGS.items():
         mine = [result for result in results if result.attack.rule == rule]
         table = Table(box=SIMPLE_HEAD, title=f"{rule}: {meaning}", title_justify="left", title_style="bold")
@@ -159,8 +157,3 @@ def _show(results: "list[Result]", without: "Rule | None") -> None:
     for result in results:
         if not result.held:
             out.print(f"{result.outcome.upper()}: {result.attack.name}: {result.loot.said}", style="bold red")
-
-
-def _console() -> Console:
-    """A console that loses nothing in a pipe."""
-    return Console() if sys.stdout.isatty() else Console(width=200)

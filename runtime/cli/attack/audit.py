@@ -1,7 +1,6 @@
 """The commands audit and attack replay: run, show progress, write the page."""
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -32,13 +31,14 @@ from silomix.runtime.core.policy import LEAST_COHORT, Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.results import find
 from silomix.runtime.store.files import write_atomically
+from silomix.runtime.terminal import console, say_json
 
 
 def audit_command(args: argparse.Namespace) -> int:
     """Run an audit, write its page, and print the verdict."""
     interrupt_on_sigterm()
     sys.path.append(str(Path.cwd()))  # where a task of one's own lies
-    console = Console(stderr=args.json)
+    out = console(stderr=args.json)
     _check(args)
     if args.federation:
         mounted: Sequence[Attack] = [captures.ATTACK]
@@ -51,12 +51,12 @@ def audit_command(args: argparse.Namespace) -> int:
     parts = sections(report, mounted)
     figures = write_figures(parts, args.figures) if args.figures else []
     if args.json:
-        sys.stdout.write(json.dumps(_plain(report)) + "\n")
+        say_json(_plain(report))
     else:
-        _print(console, report, [parts[one.name] for one in mounted if one.name in parts and _counts(one, report)])
-        console.print(f"the page: {args.out}", soft_wrap=True)
+        _print(out, report, [parts[one.name] for one in mounted if one.name in parts and _counts(one, report)])
+        out.print(f"the page: {args.out}", soft_wrap=True)
         if figures:
-            console.print(f"{len(figures)} figures: {args.figures}", soft_wrap=True)
+            out.print(f"{len(figures)} figures: {args.figures}", soft_wrap=True)
     return 0 if report["verdict"]["protected"] else 1
 
 
@@ -110,7 +110,7 @@ def _run(args: argparse.Namespace, mounted: Sequence[Attack]) -> Json:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=console(stderr=True)) as bar:
         task = bar.add_task("drawing splits of the data", total=1.0, left="")
 
         def show(done: Done) -> None:
@@ -141,17 +141,17 @@ def _plain(report: Json) -> Json:
     return {**report, "dlg": [{k: v for k, v in one.items() if k != "picture"} for one in report["dlg"]]}
 
 
-def _print(console: Console, report: Json, shown: Sequence[Section]) -> None:
+def _print(out: Console, report: Json, shown: Sequence[Section]) -> None:
     for section in shown:
         for block in section.blocks:
             if isinstance(block, Figures):
-                console.print(_table(section.title, block))
+                out.print(_table(section.title, block))
     for name, why in report["skipped"].items():
-        console.print(f"left out: {name}: {why}", soft_wrap=True, markup=False, highlight=False)
+        out.print(f"left out: {name}: {why}", soft_wrap=True, markup=False, highlight=False)
     verdict = report["verdict"]
-    console.print(verdict["text"], style="bold", soft_wrap=True, markup=False, highlight=False)
+    out.print(verdict["text"], style="bold", soft_wrap=True, markup=False, highlight=False)
     for finding in verdict["findings"]:
-        console.print(f"- {finding}", soft_wrap=True, markup=False, highlight=False)
+        out.print(f"- {finding}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _table(title: str, figures: Figures) -> Table:
@@ -179,7 +179,7 @@ def replay_command(args: argparse.Namespace) -> int:
     scene = Scene(find(args.federation).home) if args.federation else scene_of(args.capture)
     found = replay(args.capture, scene)
     if args.json:
-        sys.stdout.write(json.dumps(found) + "\n")
+        say_json(found)
         return 0
     out = sys.stdout.write
     out(f"{found['node']} held, in each of {found['rounds']} rounds: {found['held']}\n")

@@ -1,8 +1,6 @@
 """The command reproduce: list the paper's tables and figures, run them, and write what came of it."""
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 
 import rich.table
@@ -14,6 +12,7 @@ from silomix.attacks.paper.registry import REGISTRY, ReproduceError, Run, find, 
 from silomix.models.simulation.experiment import FULL, QUICK, RUNS
 from silomix.runtime.cli.options import BadOption
 from silomix.runtime.local import interrupt_on_sigterm
+from silomix.runtime.terminal import console, say_json
 
 
 def reproduce_command(args: argparse.Namespace) -> int:
@@ -29,7 +28,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
         if args.rounds < 1:
             raise BadOption("--rounds", f"found {args.rounds}; give 1 or more")
         scale = replace(scale, rounds=args.rounds)
-    console = Console(stderr=args.json)
+    out = console(stderr=args.json)
     done: list[Run] = []
     columns = (
         TextColumn("{task.description:<28.28}"),
@@ -39,7 +38,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=3600) as bar:
+    with Progress(*columns, console=console(stderr=True), speed_estimate_period=3600) as bar:
         for one in chosen:
             task = bar.add_task(one.id, total=None)
 
@@ -54,16 +53,16 @@ def reproduce_command(args: argparse.Namespace) -> int:
             if args.figures:
                 write_figures(args.figures, done[-1])
             if not args.json:
-                _print(console, done[-1])
+                _print(out, done[-1])
     if args.json:
-        sys.stdout.write(json.dumps([one.json() for one in done]) + "\n")
+        say_json([one.json() for one in done])
     return 0
 
 
 def _list(*, as_json: bool) -> int:
     rows = listing()
     if as_json:
-        sys.stdout.write(json.dumps(rows) + "\n")
+        say_json(rows)
         return 0
     table = rich.table.Table()
     table.add_column("id", no_wrap=True)
@@ -71,23 +70,23 @@ def _list(*, as_json: bool) -> int:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(row["id"], row["state"], row["paper"], row["data"])
-    console = Console()
-    console.print(table)
+    out = console()
+    out.print(table)
     ready = sum(row["state"] == RUNS for row in rows)
-    console.print(f"{ready} of {len(rows)} run here; {len(rows) - ready} do not, each with the reason.", soft_wrap=True)
+    out.print(f"{ready} of {len(rows)} run here; {len(rows) - ready} do not, each with the reason.", soft_wrap=True)
     return 0
 
 
-def _print(console: Console, done: Run) -> None:
-    console.print(f"\n[bold]{done.experiment.id}[/bold]: {done.experiment.title}, {done.experiment.paper}")
+def _print(out: Console, done: Run) -> None:
+    out.print(f"\n{done.experiment.id}: {done.experiment.title}, {done.experiment.paper}", style="bold", soft_wrap=True)
     for table in done.result.tables:
         shape = rich.table.Table(title=table.title)
         for i, name in enumerate(table.columns):
             shape.add_column(name, justify="right" if i else "left")
         for row in table.rows:
             shape.add_row(*(shown(cell) for cell in row))
-        console.print(shape)
+        out.print(shape)
     for note in done.result.notes:
-        console.print(note, soft_wrap=True)
+        out.print(note, soft_wrap=True)
     before = f", {done.from_before} point(s) from an earlier run" if done.from_before else ""
-    console.print(f"{done.date}, {done.machine}; {done.seconds:.0f} s{before}", soft_wrap=True)
+    out.print(f"{done.date}, {done.machine}; {done.seconds:.0f} s{before}", soft_wrap=True)

@@ -1,19 +1,17 @@
 """`silomix attack resend`: captured traffic, replayed at live nodes."""
 
 import argparse
-import json
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.terminal import console, say_json
 
 if TYPE_CHECKING:  # the rest is loaded when the command runs: `silomix plan` starts without a compiler
     from silomix.attacks.resend import Replay
@@ -60,7 +58,7 @@ def _resend(args: argparse.Namespace) -> int:
 
     members = _members(args.federation)
     addresses = dict.fromkeys(members, args.to) if args.to else {}
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("replaying", total=None)
 
         def told(outcome: "Replay") -> None:
@@ -70,7 +68,7 @@ def _resend(args: argparse.Namespace) -> int:
     counts = Counter(outcome.result for outcome in outcomes)
     if args.json:
         rows = [asdict(outcome) for outcome in outcomes]
-        sys.stdout.write(json.dumps({"findings": counts["accepted"], "results": counts, "replays": rows}) + "\n")
+        say_json({"findings": counts["accepted"], "results": counts, "replays": rows})
     else:
         _show(outcomes, counts)
     if counts["unreachable"] == len(outcomes):
@@ -101,7 +99,7 @@ def _show(outcomes: "list[Replay]", counts: Counter[str]) -> None:
     for o in outcomes:
         style = "bold red" if o.finding else None
         table.add_row(o.method, o.target, o.sender, o.identity, o.variant, o.result, o.reason, style=style)
-    out = Console()
+    out = console()
     out.print(table)
     said = ", ".join(f"{number} {result}" for result, number in counts.most_common())
     out.print(f"{len(outcomes)} replays: {said}")

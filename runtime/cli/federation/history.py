@@ -10,7 +10,6 @@ from typing import Any
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.cli.terminal import console, say_json
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.federation import Federation
@@ -18,6 +17,7 @@ from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, ch
 from silomix.runtime.nodes.facts import read_forks, read_log
 from silomix.runtime.nodes.lead.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
+from silomix.runtime.terminal import console, say_json
 
 SHOWN = 16
 """Hex digits of a digest in a table."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from silomix.runtime.cli.options import BadOption, Commands, read_pairs
 from silomix.runtime.cli.policy_options import add_policy, given_policy
-from silomix.runtime.cli.terminal import say, say_json
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.plan import chunk_for
 from silomix.runtime.core.policy import KEYS, Policy
+from silomix.runtime.terminal import say, say_json
 
 if TYPE_CHECKING:
     from silomix.runtime.core.protocol.federation import Federation, Owner

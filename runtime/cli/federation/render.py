@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from silomix.runtime.cli.options import Commands, matching, positive
-from silomix.runtime.cli.terminal import say, say_json
+from silomix.runtime.terminal import say, say_json
 
 if TYPE_CHECKING:
     from silomix.runtime.render.source import Source

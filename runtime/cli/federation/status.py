@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from silomix.runtime.cli.terminal import console, say_json
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import Passing
 from silomix.runtime.local import fetch_status
 from silomix.runtime.net.version import difference
+from silomix.runtime.terminal import console, say_json
 from silomix.v1 import services_pb2
 
 REFRESH_S = 1.0

@@ -2,17 +2,15 @@
 
 import argparse
 import asyncio
-import json
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import Commands, positive
+from silomix.runtime.terminal import console, say_json
 
 EPILOG = """\
 A federation of 4 silos and 2 hops runs on this machine, a process for each node. In every round something befalls one
@@ -59,16 +57,16 @@ def _chaos(args: argparse.Namespace) -> int:
     from silomix.runtime.local import interrupt_on_sigterm
 
     interrupt_on_sigterm()
-    console = Console(stderr=True)
+    out = console(stderr=True)
 
     def told(what: str) -> None:
         if not args.json:
-            console.print(what, style="dim")
+            out.print(what, style="dim")
 
     with tempfile.TemporaryDirectory() as place:
         report = asyncio.run(Chaos(args.keep or Path(place) / "chaos", args.rounds, args.seed, told).run())
     if args.json:
-        sys.stdout.write(json.dumps(vars(report)) + "\n")
+        say_json(vars(report))
     else:
         table = Table(title=f"{report.rounds} rounds in {report.seconds:.0f} s, seed {report.seed}")
         table.add_column("what")
@@ -79,5 +77,5 @@ def _chaos(args: argparse.Namespace) -> int:
             table.add_row(f"kills: {role}", str(number))
         for what, seconds in report.recovery_s.items():
             table.add_row(f"recovery: {what}", f"{seconds:.1f} s")
-        Console().print(table)
+        console().print(table)
     return Exit.NO if report.broken else Exit.DONE

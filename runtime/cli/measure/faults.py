@@ -1,18 +1,16 @@
 """`silomix simulate-faults`: the whole chain in memory, under thousands of schedules of faults."""
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import BadOption, Commands, positive
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.terminal import console, say_json
 
 if TYPE_CHECKING:  # the rest is loaded when the command runs
     from silomix.runtime.faults.campaign import Report
@@ -92,7 +90,7 @@ def _simulate(args: argparse.Namespace) -> int:
         for result in run_lot(args.seed, (args.schedule,), args.mutant):
             report.take(result)
     else:
-        with Progress(console=Console(stderr=True), transient=True, disable=args.json) as bar:
+        with Progress(console=console(stderr=True), transient=True, disable=args.json) as bar:
             task = bar.add_task("schedules", total=args.schedules)
 
             def told(so_far: "Report") -> None:
@@ -102,24 +100,24 @@ def _simulate(args: argparse.Namespace) -> int:
                 args.seed, args.schedules, args.mutant, args.workers or 0, until_caught=bool(args.mutant), told=told
             )
     if args.json:
-        sys.stdout.write(json.dumps(vars(report)) + "\n")
+        say_json(vars(report))
     else:
         _show(report)
     return EXIT_FINDING if report.violations else Exit.DONE
 
 
 def _show(report: "Report") -> None:
-    console = Console()
+    out = console()
     table = Table("fault", "how often", title=f"{report.schedules} schedules in {report.seconds:.0f} s")
     table.columns[1].justify = "right"
     for kind, number in sorted(report.faults_by_kind.items()):
         table.add_row(kind, f"{number:,}")
-    console.print(table)
-    console.print(f"{report.applied:,} rounds applied, {report.abandoned:,} abandoned, {report.steps:,} steps")
+    out.print(table)
+    out.print(f"{report.applied:,} rounds applied, {report.abandoned:,} abandoned, {report.steps:,} steps")
     for why, number in report.stopped.most_common():
-        console.print(f"{number:,} ended early, as they should: {why}")
+        out.print(f"{number:,} ended early, as they should: {why}")
     for one in report.failed:
-        console.print(f"[bold red]schedule {one['schedule']}[/]: {one['violation']}")
+        out.print(f"schedule {one['schedule']}: {one['violation']}", style="bold red")
         again = f" --mutant {report.mutant}" if report.mutant else ""
-        console.print(f"  again: silomix simulate-faults --seed {report.seed} --schedule {one['schedule']}{again}")
-    console.print(f"[bold]{report.violations} violations[/]")
+        out.print(f"  again: silomix simulate-faults --seed {report.seed} --schedule {one['schedule']}{again}")
+    out.print(f"{report.violations} violations", style="bold")

@@ -8,10 +8,10 @@ from rich.console import Console
 from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
 from silomix.runtime.cli.options import Commands, flag, positive
 from silomix.runtime.cli.policy_options import add_policy, given_policy
-from silomix.runtime.cli.terminal import console, print_table, say_json
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS, Model, PlanReport
 from silomix.runtime.core.numbers.plan import Quantiser
+from silomix.runtime.terminal import console, print_table, say_json
 
 SHOWN_SILOS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 """Points of a long curve that the table shows; the JSON has them all."""

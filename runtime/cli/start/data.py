@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from silomix.runtime.cli.options import Commands
-from silomix.runtime.cli.terminal import console, print_table, say, say_json
+from silomix.runtime.terminal import console, print_table, say, say_json
 
 EPILOG = """\
 Data sets lie in $SILOMIX_DATA, or in ~/.cache/silomix, each in a directory of its name. Every file that is fetched must

@@ -16,12 +16,12 @@ import numpy as np
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.start.running import Asked, attack, carry_out
-from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.results import FINAL, RunFiles
 from silomix.runtime.store.home import Home
 from silomix.runtime.store.modelfile import read_model
+from silomix.runtime.terminal import console, say, say_json
 
 TASK = "silomix.models.digits:task"
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from silomix.runtime.cli.options import Commands
-from silomix.runtime.cli.terminal import say, say_json
+from silomix.runtime.terminal import say, say_json
 
 EPILOG = """\
 examples:

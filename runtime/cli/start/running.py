@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.start import board
 from silomix.runtime.cli.start.screen import Screen
-from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.policy import Policy
@@ -19,6 +18,7 @@ from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.observe.remarks import sentences
 from silomix.runtime.results import BEST, FINAL, HISTORY, RunFiles, find
 from silomix.runtime.task import Option
+from silomix.runtime.terminal import console, say, say_json
 
 if TYPE_CHECKING:
     from silomix.attacks.audit.watch import Compared

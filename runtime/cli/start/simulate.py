@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from silomix.runtime.cli.options import BadOption, Commands
 from silomix.runtime.cli.policy_options import add_policy, flag, given_policy, wrong
-from silomix.runtime.cli.terminal import console, say, say_json
 from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.policy import MAX_SILOS, Policy
+from silomix.runtime.terminal import console, say, say_json
 
 if TYPE_CHECKING:
     from silomix.models.simulation.record import RunDirectory

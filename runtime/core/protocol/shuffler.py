@@ -10,8 +10,10 @@ releases this model. An attempt that ends before that has released nothing: its 
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 from math import ceil, inf
 
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
@@ -610,10 +612,10 @@ def _behind(known: int, own: int) -> PeerFault:
 def deal(silos: int, size: int, rng: Rng) -> tuple[int, ...]:
     """Partition a cohort at random: as many groups as can have `size` silos, none larger than another by two."""
     order = sorted(range(silos), key=lambda _: rng(16))
-    count = max(1, silos // size)
+    many = max(1, silos // size)
     groups = [0] * silos
     for place, silo in enumerate(order):
-        groups[silo] = place % count
+        groups[silo] = place % many
     return tuple(groups)
 
 
@@ -748,7 +750,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _with_own(self, record: Record) -> Record:
         """The record with this hop's countersignature, unless it has countersigned another of that round."""
         name = self.identity.name
-        if record.round in self.forks or name in dict(record.countersignatures):
+        if self._signed_other(record) or name in dict(record.countersignatures):
             return record
         own = (name, self._countersign(record).signature)
         return replace(record, countersignatures=(*record.countersignatures, own))
@@ -1100,7 +1102,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         grouping = None
         if manifest.group_size:
             facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
-            groups = facts[0].groups if facts else deal(len(silos), manifest.group_size, self._rng)
+            groups = facts[0].groups if facts else self._deal(manifest, silos)
             grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
         if attempt.cohort not in (b"", cohort.digest):
             why = "this attempt closed for another cohort before a restart, and is for no second one"
@@ -1110,6 +1112,16 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         except PeerFault as fault:
             return self._give_up(fault)
         return self._release(cohort, grouping)
+
+    def _deal(self, manifest: Manifest, silos: list[str]) -> tuple[int, ...]:
+        """Deal the groups of these silos on this model: random to all others, and the same however often it is done.
+
+        Another hop may be bound to groups that were dealt in an earlier attempt, of which nothing is left here. An
+        Ed25519 signature is a function of what is signed, and nobody else can make it: it is the seed.
+        """
+        seed = self.identity.sign(digest("deal", manifest.model, manifest.group_size, *silos))
+        drawn = count()
+        return deal(len(silos), manifest.group_size, lambda size: digest("dealt", seed, next(drawn))[:size])
 
     # Releasing
 
@@ -1229,7 +1241,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         record = event.record
         if record.digest == self.log.head:
             proof: list[Effect] = [] if self.counts or not self._is_counted(record) else [Remember(Stored(record))]
-            return [*proof, self._countersign(record)]
+            return proof if self._signed_other(record) else [*proof, self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1]).check_next(record)
@@ -1247,6 +1259,11 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             self.state = State.DONE
             effects.append(Forget())
         return effects if replaced is not None else [*effects, self._countersign(record)]
+
+    def _signed_other(self, record: Record) -> bool:
+        """Whether this hop has countersigned another record of that round: it signs for one, whatever came to count."""
+        fork = self.forks.get(record.round)
+        return fork is not None and fork.known.digest != record.digest
 
     def _replaces(self, record: Record) -> bool:
         """Whether the newest record here did not come to count, and this one of the same round did."""

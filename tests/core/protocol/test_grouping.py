@@ -66,9 +66,11 @@ def test_hop_1_draws_signs_and_remembers_the_groups() -> None:
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_a_later_attempt_has_the_groups_that_were_released_also_after_a_restart(shown: bool) -> None:
-    """Two partitions of one cohort would tell of silos what no single one does; before the pads, nothing is told."""
-    kept = []
+def test_a_later_attempt_on_a_model_has_the_same_groups_also_after_a_restart(shown: bool) -> None:
+    """Two partitions of one cohort would tell of silos what no single one does; and another hop may have shown its pad,
+    and be bound to groups of which nothing is left at hop 1.
+    """
+    dealt = set()
     for attempt in range(2, 12):
         hop, m = Hop("hop-1", F), manifest(F)
         hop.open(m)
@@ -81,8 +83,18 @@ def test_a_later_attempt_has_the_groups_that_were_released_also_after_a_restart(
         hop.open(again)
         _, release = released(again, hop, headers(again, F))
         assert release.grouping is not None
-        kept.append(release.grouping.groups == fact.groups)
-    assert all(kept) is shown
+        dealt |= {release.grouping.groups, fact.groups}
+    assert len(dealt) == 1
+
+
+def test_groups_are_dealt_anew_for_another_model_other_silos_and_another_hop() -> None:
+    hop, silos = Hop("hop-1", F), list(F.silo_names)
+    for many in (
+        {hop.core._deal(manifest(F, model=bytes([i]) * 32), silos) for i in range(8)},
+        {hop.core._deal(manifest(F), silos[:i] + silos[i + 1 :]) for i in range(7)},
+        {Hop(name, F).core._deal(manifest(F), silos) for name in ("hop-1", "hop-2", "hop-3")},
+    ):
+        assert len(many) > 1
 
 
 def test_an_attempt_has_the_same_groups_when_hop_1_is_killed() -> None:

@@ -285,6 +285,7 @@ def test_a_record_that_counts_takes_the_place_of_one_that_did_not_and_is_not_cou
     assert hop.feed(RecordIn(other)) == [Remember(Forked(bare, other)), Remember(Stored(other))]
     for _ in range(2):
         assert (hop.core.log.head, hop.core.counts, set(hop.core.forks)) == (other.digest, True, {1})
+        assert hop.feed(RecordIn(other)) == []  # nor when it comes again
         hop.restart()
     with pytest.raises(Fork):
         hop.feed(RecordIn(past(F, 1).records[1]))  # a third one does not: this one counts

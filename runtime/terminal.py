@@ -20,14 +20,14 @@ class _Terminal(Console):
         raise BrokenPipeError
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return the console of results, or that of progress and remarks.
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return the console of results, or that of progress and remarks, which is silent if `quiet`.
 
     Text is printed as it is: a tensor's name or a peer's message may look like markup.
     """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
-    return _Terminal(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return _Terminal(stderr=stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_table(out: Console, title: str, columns: Mapping[str, str], rows: Iterable[Iterable[str]]) -> None:
