@@ -38,6 +38,8 @@ class Watcher:
         self.gave_up: list[aggregator.GiveUp] = []
         self.learned: dict[bytes, set[tuple[str, ...]]] = {}
         """By model: the cohorts whose sum can be read."""
+        self.regained = 0
+        """Models that an aggregator got back from a silo."""
         self.applied: dict[int, bytes] = {}
         """By round: the release that was applied."""
         self.counted: dict[int, bytes] = {}
@@ -50,6 +52,8 @@ class Watcher:
         self._signed: dict[tuple[str, bytes], bytes] = {}
         self._sealed: dict[bytes, bytes] = {}
         self._logs: dict[str, Record] = {}
+        self._made: dict[int, bytes] = {}
+        """By round: the record that the aggregator has signed, whatever its disk has of it now."""
         self._vectors: dict[bytes, Vector] = {}
         self._sent: dict[bytes, list[bytes]] = {}
         self._sent_for: dict[tuple[str, bytes], bytes] = {}
@@ -66,12 +70,18 @@ class Watcher:
         self.tainted.add(name)
         for seen in (self._fence, self._open, self._logs):
             seen.pop(name, None)
-        if name not in self.scene.federation.silo_names:
-            self.stops.add(f"{'aggregator' if name == LEAD else 'hop'} restored from an old copy")
+        if name in self.scene.federation.chain:
+            self.stops.add("hop restored from an old copy")
 
     def refused_to_start(self, name: str, why: str) -> None:
         """A node said that it cannot start with its disk."""
         self.refusals["start"] += 1
+
+    def ended_itself(self, name: str, why: str) -> None:
+        """The aggregator ended, since going on would make things worse."""
+        self.refusals["ended"] += 1
+        self.expect(self.scene.shape.lies or "hop restored from an old copy" in self.stops, f"{name} ended: {why}")
+        self.stops.add("the aggregator lies, and was found out by itself")
 
     def sits_out(self, name: str, why: str) -> None:
         """A silo does not take part, since its integers are damaged."""
@@ -161,6 +171,9 @@ class Watcher:
             counts = True
             known = self.counted.setdefault(record.round, record.digest)
             self.expect(known == record.digest, f"two records of round {record.round} count")
+        if name == LEAD and not self.scene.shape.lies:
+            known = self._made.setdefault(record.round, record.digest)
+            self.expect(known == record.digest, f"the aggregator signed two records of round {record.round}")
         if name in self.tainted:
             return
         last = self._logs.get(name)

@@ -1,8 +1,9 @@
 """The aggregator's decisions: which attempt is next, when one is over, and what to announce.
 
 It proposes and never commands: each silo and each hop checks what it announces against its own federation file and its
-own round log. It resumes where its journal ends: at the round after the last record, or in the middle of a release that
-all have signed for, which it never gives up on its own: somebody may have shown a pad.
+own round log. It signs nothing before hops have shown it what they know, since its journal may be an old copy. Then it
+resumes where the history ends: at the round after the last record, or in the middle of a release that all have signed
+for, which it never gives up on its own: somebody may have shown a pad.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,15 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import (
+    HEAR_S,
+    WAY_OUT,
+    Shown,
+    check_shown,
+    life_after,
+    missing_records,
+    number_of,
+)
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Answer, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import Bond, Cohort, Evidence, Group, Header, Manifest, RoundKey
@@ -34,6 +44,13 @@ from silomix.runtime.core.protocol.roundlog import (
 from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_cohort, check_header, check_round_key, check_sizes
 
 # Facts
+
+
+@dataclass(frozen=True)
+class Lived:
+    """The durable fact that a process of this aggregator began: the next one has a higher number."""
+
+    life: bytes
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class HopReleased:
     round: int
 
 
-Fact = Tried | Sealed | Recorded | HopReleased
+Fact = Lived | Tried | Sealed | Recorded | HopReleased
 
 
 # Events
@@ -92,8 +109,24 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class Awake:
+    """The process is there, with what its journal has: that may be all, or nothing, or an old copy."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class HeadIn:
+    """A hop has shown what it knows."""
+
+    hop: str
+    shown: Shown
+    now: float
+
+
+@dataclass(frozen=True)
 class Start:
-    """Begin, or go on after a restart, with this model; in the middle of a release, if one was kept."""
+    """Go on with this model, which is the one on record; in the middle of a release, if one was kept."""
 
     model: bytes
     state: bytes
@@ -248,7 +281,9 @@ class Tick:
 
 
 Event = (
-    Start
+    Awake
+    | HeadIn
+    | Start
     | KeysIn
     | OpenedAt
     | HopFailed
@@ -269,6 +304,23 @@ Event = (
 
 
 # Effects
+
+
+@dataclass(frozen=True)
+class AskHeads:
+    """Ask every hop what it knows: records from one on, and the rest."""
+
+    life: bytes
+    start: int
+    hops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Get the model that the newest record names: from the disk, or from a silo if it is not there. Then `Start`."""
+
+    found: int
+    """Records that were not here."""
 
 
 @dataclass(frozen=True)
@@ -344,6 +396,7 @@ class AskPads:
 
     ready: Ready
     signatures: Signatures
+    bond: Bond
 
 
 @dataclass(frozen=True)
@@ -397,6 +450,8 @@ class Finish:
 
 Effect = (
     Remember[Fact]
+    | AskHeads
+    | Load
     | AskKeys
     | OpenAt
     | Announce
@@ -419,7 +474,11 @@ class Phase(StrEnum):
     """Where the attempt is."""
 
     STARTING = "starting"
-    """The model is not loaded yet."""
+    """Nothing is known but the journal."""
+    HEARING = "hearing"
+    """Hops show what they know: this journal may be an old copy."""
+    LOADING = "loading"
+    """The history is known, and the model is not loaded yet."""
     PREPARING = "preparing"
     """Hops make keys."""
     OPENING = "opening"
@@ -446,6 +505,7 @@ _NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open")
 _ON = (Phase.PREPARING, Phase.RECORDING, Phase.CHANGING, Phase.FINISHED)
 """Where the next attempt begins, the round ends, or all of it."""
 _FAILED = does("_failed")
+_LATE = does("_late_head")
 _TICK = does("_tick", *_ON)
 _LOST = does("_lost", *_ON)
 
@@ -459,10 +519,15 @@ def _row(**answers: Answer) -> dict[type, Answer]:
 
 
 TABLE: Table = {
-    Phase.STARTING: _row(Start=does("_start", Phase.REVEALING, *_ON)),
-    Phase.PREPARING: _row(KeysIn=does("_keys_in", Phase.OPENING), HopFailed=_FAILED, Tick=_TICK),
-    Phase.OPENING: _row(OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, Tick=_TICK),
+    Phase.STARTING: _row(Awake=does("_awake", Phase.HEARING, Phase.CHANGING)),
+    Phase.HEARING: _row(
+        HeadIn=does("_head", Phase.LOADING), HopFailed=_FAILED, Tick=does("_heard_enough", Phase.LOADING)
+    ),
+    Phase.LOADING: _row(HeadIn=_LATE, Start=does("_start", Phase.REVEALING, *_ON)),
+    Phase.PREPARING: _row(HeadIn=_LATE, KeysIn=does("_keys_in", Phase.OPENING), HopFailed=_FAILED, Tick=_TICK),
+    Phase.OPENING: _row(HeadIn=_LATE, OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, Tick=_TICK),
     Phase.COLLECTING: _row(
+        HeadIn=_LATE,
         HeaderIn=does("_header"),
         Unopened=does("_unopened"),
         CohortIn=does("_cohort", Phase.RELEASING),
@@ -471,6 +536,7 @@ TABLE: Table = {
         Tick=_TICK,
     ),
     Phase.RELEASING: _row(
+        HeadIn=_LATE,
         HeaderIn=does("_header"),
         Unopened=does("_unopened"),
         CohortIn=does("_cohort"),
@@ -479,10 +545,14 @@ TABLE: Table = {
         HopLost=_LOST,
         Tick=_TICK,
     ),
-    Phase.READY: _row(AgreedIn=does("_agreed", Phase.REVEALING), HopFailed=_FAILED, HopLost=_LOST, Tick=_TICK),
-    Phase.REVEALING: _row(PadIn=does("_pad", Phase.APPLYING), PadRefused=does("_pad_refused", *_ON), HopFailed=_FAILED),
-    Phase.APPLYING: _row(SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
-    Phase.RECORDING: _row(CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
+    Phase.READY: _row(
+        HeadIn=_LATE, AgreedIn=does("_agreed", Phase.REVEALING), HopFailed=_FAILED, HopLost=_LOST, Tick=_TICK
+    ),
+    Phase.REVEALING: _row(
+        HeadIn=_LATE, PadIn=does("_pad", Phase.APPLYING), PadRefused=does("_pad_refused", *_ON), HopFailed=_FAILED
+    ),
+    Phase.APPLYING: _row(HeadIn=_LATE, SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
+    Phase.RECORDING: _row(HeadIn=_LATE, CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
     Phase.CHANGING: _row(),
     Phase.FINISHED: _row(),
 }
@@ -502,6 +572,14 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.round = 1
         self.attempt = 0
         self.tried_here = 0
+        self.life = b""
+        """Of this process: hops serve the highest that they were shown."""
+        self.heard: dict[str, Shown] = {}
+        """Hops that have shown this process what they know."""
+        self._raised = 0
+        self._resume_after = 0
+        self._lost_to: set[str] = set()
+        """Hops that serve another process."""
         self.log = RoundLog(federation, epochs=epochs)
         self.following = b""
         """The epoch that the next applied record names."""
@@ -531,6 +609,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
         match fact:
+            case Lived():
+                self.life = max(self.life, fact.life)
             case Tried():
                 self._tried.setdefault(fact.round, {})[fact.attempt] = fact
                 if fact.round == self.round:
@@ -547,7 +627,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     def wake_at(self) -> float | None:
         """When the next `Tick` is due."""
-        return None if self.TABLE[self.state][Tick] == IGNORES else self._until
+        return None if self.TABLE[self.state][Tick] == IGNORES or self._until == inf else self._until
 
     @property
     def phase(self) -> Phase:
@@ -593,6 +673,98 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         waits = self.state is Phase.REVEALING
         return tuple(hop for hop in self._open_manifest.chain if hop not in self._pads) if waits else ()
 
+    # Before anything is signed: what do hops know?
+
+    def _awake(self, event: Awake) -> list[Effect]:
+        known = self.log.last
+        if known is not None and self.counts and known.next and known.next != self.federation.digest:
+            return self._change(known)  # killed before it went on there
+        self.state, self._until = Phase.HEARING, inf
+        return self._ask_heads(number_of(self.life))
+
+    def _ask_heads(self, number: int) -> list[Effect]:
+        """Begin a life above a number. The newest record is asked for too: it may count without this node knowing."""
+        life = life_after(number, self._rng)
+        self.heard = {}
+        return [Remember(Lived(life)), AskHeads(life, max(0, self.log.round - 1), self.federation.chain)]
+
+    def _head(self, event: HeadIn) -> list[Effect]:
+        hop, shown = event.hop, event.shown
+        if hop not in self.federation.chain or shown.life < self.life:
+            return []  # an answer to an earlier question
+        if shown.life > self.life:
+            return self._outlived(hop, shown)
+        check_shown(shown, self.log)
+        heard = {**self.heard, hop: shown}
+        effects = self._go_on(heard) if len(heard) == len(self.federation.chain) else []
+        self.heard = heard
+        self.trouble.pop(hop, None)
+        if effects:
+            return effects
+        if len(self.heard) == self.federation.chain_rule.minimum:
+            self._until = event.now + HEAR_S
+        return []
+
+    def _outlived(self, hop: str, shown: Shown) -> list[Effect]:
+        """A hop has seen a process with a higher number: this one was restored, or there is a second one."""
+        if self._raised > len(self.federation.chain):
+            raise self._superseded((hop,))
+        self._raised += 1
+        return self._ask_heads(number_of(shown.life))
+
+    def _superseded(self, hops: tuple[str, ...]) -> LocalFault:
+        return LocalFault(
+            Reason.SUPERSEDED,
+            f"another aggregator process with this identity has begun since, and {', '.join(hops)} serve that one: "
+            f"this one ends, and signs nothing more; run one process, and start that again; {WAY_OUT}",
+        )
+
+    def _heard_enough(self, event: Tick) -> list[Effect]:
+        return self._go_on(self.heard) if event.now >= self._until else []
+
+    def _go_on(self, heard: dict[str, Shown]) -> list[Effect]:
+        """Take in what was lost: records, attempts, and for whom hops have released the model."""
+        new = missing_records(self.log, heard)
+        self.state = Phase.LOADING
+        effects: list[Effect] = [Remember(Recorded(record)) for record in new]
+        last = new[-1] if new else self.log.last
+        model, round_ = (b"", 0) if last is None else (last.model_after, last.round + 1)
+        for hop, shown in heard.items():
+            if shown.last_released > self.hop_released.get(hop, 0):
+                effects.append(Remember(HopReleased(hop, shown.last_released)))
+        sealed = {fact.bond.manifest for fact in self._sealed}
+        for told in (told for shown in heard.values() for told in shown.told):
+            if told.model == model and told.bond.manifest not in sealed:
+                sealed.add(told.bond.manifest)
+                effects.append(Remember(Tried(told.round, told.attempt, told.bond.manifest, told.bond.chain)))
+                effects.append(Remember(Sealed(told.round, told.attempt, told.model, told.bond)))
+        here = max(self._tried.get(round_, {}), default=0)
+        # Silos may have joined one more than hops remember, if those were started again.
+        newest = max((s.attempt + 1 for s in heard.values() if s.total == round_ and s.attempt > here), default=0)
+        self._resume_after = newest
+        return [*effects, Load(sum(record.round >= self.log.round for record in new))]
+
+    def _late_head(self, event: HeadIn) -> list[Effect]:
+        """Hear a hop that was away when this process began, or that another process was at."""
+        hop, shown = event.hop, event.shown
+        if hop not in self.federation.chain or shown.life < self.life:
+            return []
+        if shown.life > self.life:
+            served = tuple(h for h in self.federation.chain if h == hop or h in self._lost_to)
+            if len(self.federation.chain) - len(served) < self.federation.chain_rule.minimum:
+                raise self._superseded(served)
+            self._lost_to = {*self._lost_to, hop}
+            return self._failed(HopFailed(hop, "it serves another aggregator process with this identity", event.now))
+        check_shown(shown, self.log)
+        if any(record.round >= self.log.round for record in missing_records(self.log, {hop: shown})):
+            raise LocalFault(
+                Reason.FORKED,
+                f"{hop} was not heard when this process began, and has records that are missing here: start this "
+                f"aggregator again while {hop} is there; {WAY_OUT}",
+            )
+        self.heard = {**self.heard, hop: shown}
+        return []
+
     def _start(self, event: Start) -> list[Effect]:
         known = self.log.last
         if known is not None and (known.model_after, known.state_after) != (event.model, event.state):
@@ -614,22 +786,26 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._record(first)
         if not self.counts:
             return self._ask_store(known)
-        if known.next and known.next != self.federation.digest:  # killed before it went on there
+        if known.next and known.next != self.federation.digest:  # so hops have said
             return self._change(known)
+        told: list[Effect] = []
         if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
-            return [AskStore(known, self.federation.chain), *self._begin(event.now)]
+            told = [AskStore(known, self.federation.chain)]
+        if self._resume_after:  # a hop knows of later attempts than this journal: what they left is theirs to say
+            self.attempt, self._resume_after = max(self.attempt, self._resume_after), 0
+            return [*told, *self._begin(event.now)]
         # One that a later attempt came after was given up: a hop has destroyed its pad.
         newest = (fact for fact in self._sealed if (fact.round, fact.attempt) == (self.round, self.attempt))
         sealed, pending = next(newest, None), event.pending
         if sealed is not None and pending is not None and pending.ready.digest == sealed.agreed:
-            return self._resume(pending, sealed)
-        return self._begin(event.now)
+            return [*told, *self._resume(pending, sealed)]
+        return [*told, *self._begin(event.now)]
 
     def _resume(self, pending: Pending, sealed: Sealed) -> list[Effect]:
         """Go on with a release that all had signed for."""
         self.manifest, self._ready = pending.manifest, pending.ready
         self.attempt, self.state = pending.manifest.attempt, Phase.REVEALING
-        return [AskPads(pending.ready, sealed.bond.signed_by(self.identity.name))]
+        return [AskPads(pending.ready, sealed.bond.signed_by(self.identity.name), sealed.bond)]
 
     def _begin(self, now: float) -> list[Effect]:
         self.manifest = None
@@ -821,7 +997,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         signatures = (*((hop, self._signatures[hop]) for hop in manifest.chain), own)
         self.state = Phase.REVEALING
         sealed = Sealed(self.round, self.attempt, self.model, Bond.of(self._released_for, ready, signatures))
-        return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures)]
+        return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures, sealed.bond)]
 
     def _pad(self, event: PadIn) -> list[Effect]:
         manifest, ready = self._open_manifest, self._release

@@ -279,12 +279,24 @@ class Aggregator(Node):
         self.body: Bytes | None = None
         self.asks: aggregating.Effect | None = None
         if self.lives > 1:
-            self.published = [r for r in self.core.log.records if r.countersignatures]
             self.net.queue.append(self.start)
 
     def start(self) -> None:
+        self.step(aggregating.Awake(self.net.now))
+
+    def restored(self, facts: int = 0) -> None:
+        """Die, and come back with the first facts of the journal and no files: an old copy, or nothing."""
+        self.journal = self.journal[:facts]
+        self.sums, self.models = {}, {self.net.digests(*self.net.first): self.net.first}
+        self.restart()
+
+    def load(self) -> None:
+        """Go on with the model on record: it is on the disk, or a silo has it."""
+        self.published = [r for r in self.core.log.records if r.countersignatures]
         last = self.core.log.last
         digests = (last.model_after, last.state_after) if last else self.net.digests(*self.net.first)
+        for one in self.net.silos.values():
+            self.models.setdefault(self.net.digests(one.model, one.server), (one.model, one.server))
         kept = [
             t for (round_, _), (t, _) in sorted(self.sums.items(), key=lambda kv: kv[0]) if round_ == self.core.round
         ]
@@ -302,6 +314,10 @@ class Aggregator(Node):
             match effect:
                 case Remember(fact):
                     self.remember(fact)
+                case aggregating.AskHeads():
+                    self.ask(effect)
+                case aggregating.Load():
+                    self.net.tell(self, self.load)
                 case aggregating.OpenAt():
                     self.seeds, self.headers, self.body = {}, {}, None
                     self.ask(effect)
@@ -365,25 +381,32 @@ class Aggregator(Node):
 
     def ask(self, effect: aggregating.Effect) -> None:
         self.asks = effect
-        now = self.net.now
+        now, life = self.net.now, self.core.life
         for name, hop in self.net.hops.items():
             match effect:
+                case aggregating.AskHeads(_, start):
+                    self.net.call(self, hop, shuffler.Show(self.net.f.digest, life, start), self.shows)
                 case aggregating.AskKeys():
                     known = self.core.hop_released.get(name, 0)
-                    number = (effect.round, effect.attempt, effect.silos, known, effect.head, now)
+                    number = (effect.round, effect.attempt, effect.silos, known, effect.head, now, life)
                     missing = tuple(self.published[hop.core.log.round :])
                     for record in missing:
-                        self.net.call(self, hop, shuffler.RecordIn(record))
+                        self.net.call(self, hop, shuffler.RecordIn(record, life))
                     self.net.call(self, hop, shuffler.Prepare(self.net.f.digest, *number), self.keys)
                 case aggregating.OpenAt(m, head):
-                    self.net.call(self, hop, shuffler.Open(m, head, now), self.opened)
+                    self.net.call(self, hop, shuffler.Open(m, head, now, life), self.opened)
                 case aggregating.AskReady(ready):
-                    self.net.call(self, hop, shuffler.ReadyIn(ready.manifest, ready.trails), self.agreed)
-                case aggregating.AskPads(ready, signatures):
-                    self.net.call(self, hop, shuffler.RevealIn(ready.manifest, signatures), self.shown)
+                    self.net.call(self, hop, shuffler.ReadyIn(ready.manifest, ready.trails, life), self.agreed)
+                case aggregating.AskPads(ready, signatures, bond):
+                    self.net.call(self, hop, shuffler.RevealIn(ready.manifest, signatures, life, bond), self.shown)
                 case aggregating.AskStore(record):
                     for one in (*self.published[hop.core.log.round :], record):
-                        self.net.call(self, hop, shuffler.RecordIn(one), self.stored)
+                        self.net.call(self, hop, shuffler.RecordIn(one, life), self.stored)
+
+    def shows(self, hop: str, effects: list[Any]) -> aggregating.Event | None:
+        answer = effects[-1]
+        assert isinstance(answer, shuffler.Shows)
+        return aggregating.HeadIn(hop, answer.shown, self.net.now)
 
     def keys(self, hop: str, effects: list[Any]) -> aggregating.Event | None:
         answer = effects[-1]
@@ -606,4 +629,4 @@ class Net:
         """Open the attempt again at a hop that was started anew."""
         head = self.core.log.last
         assert head is not None
-        self.hops[name].step(shuffler.Open(self.manifest, head, self.now))
+        self.hops[name].step(shuffler.Open(self.manifest, head, self.now, self.core.life))
