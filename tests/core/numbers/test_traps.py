@@ -304,6 +304,13 @@ def test_traps_on_the_last_layer_stay_there() -> None:
             traps.positions(bytes(32), number, first, end)
 
 
+def test_a_draw_that_would_favour_some_parameters_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^64 is one more than a multiple of 3: the last number would give parameter 0 one chance more."""
+    drawn = iter([b"\xff" * 32, (2**64 - 2).to_bytes(8, "big")])
+    monkeypatch.setattr(traps, "digest", lambda *_: next(drawn))
+    assert traps.positions(bytes(32), 1, 0, 3) == (2,)
+
+
 def test_the_last_layer_is_weight_and_bias_together() -> None:
     conv, norm = TensorSpec("conv.weight", (4, 3)), TensorSpec("norm.running_mean", (4,), buffer=True)
     weight, bias = TensorSpec("fc.weight", (2, 5)), TensorSpec("fc.bias", (2,))
