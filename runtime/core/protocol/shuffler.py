@@ -17,6 +17,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
@@ -61,6 +62,9 @@ from silomix.runtime.core.protocol.rules import (
     invited,
 )
 
+PATIENCE_S, PATIENCE_ROUNDS = 180.0, 3
+"""For how long, and for how many applied rounds, a hop goes on in an epoch whose successor counts: the word takes time
+to get round. An aggregator that goes on for longer withholds the new epoch, or a hop's owner has not accepted it."""
 UNFIT_ROUNDS = 10
 """Rounds that a silo sits out that was shown to have sealed garbage, this one included."""
 
@@ -295,6 +299,14 @@ class ForkSeen:
 
 
 @dataclass(frozen=True)
+class EpochsIn:
+    """Another epoch counts at this node."""
+
+    epochs: Epochs
+    now: float
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -317,6 +329,7 @@ Event = (
     | RevealIn
     | RecordIn
     | ForkSeen
+    | EpochsIn
     | Tick
 )
 
@@ -411,6 +424,13 @@ class Countersign:
 
 
 @dataclass(frozen=True)
+class Switch:
+    """The next round is in another epoch: this machine is done, and one of that epoch goes on from the journal."""
+
+    epoch: bytes
+
+
+@dataclass(frozen=True)
 class Abort:
     """Give the attempt up and say why; the aggregator will try again."""
 
@@ -435,6 +455,7 @@ Effect = (
     | Agree
     | Reveal
     | Countersign
+    | Switch
     | Abort
     | Forget
 )
@@ -465,6 +486,7 @@ _ALWAYS = {
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
     ForkSeen: does("_fork"),
+    EpochsIn: does("_epochs"),
 }
 """What is answered from the journal alone, whatever is in memory: so a restart does not matter."""
 TABLE: Table = {
@@ -586,14 +608,16 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     TABLE = TABLE
 
-    def __init__(self, federation: Federation, identity: Identity, rng: Rng) -> None:
+    def __init__(self, federation: Federation, identity: Identity, rng: Rng, epochs: Epochs | None = None) -> None:
         """Start empty; `recall` what the journal has before the first step."""
         self.federation = federation
         self.identity = identity
         self.state = State.IDLE
         self.keys: dict[tuple[int, int], dict[str, Secret]] = {}
         """By round and attempt, then by silo."""
-        self.log = RoundLog(federation)
+        self.log = RoundLog(federation, epochs=epochs)
+        self._successor: tuple[float, int] | None = None
+        """Since when another epoch counts here that has not begun, and after how many applied rounds."""
         self.counts = False
         """Whether the log's newest record is known to count."""
         self.padded: dict[bytes, Padded] = {}
@@ -693,6 +717,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _prepare(self, event: Prepare) -> list[Effect]:
         self.federation.check_same(event.federation, self.federation.aggregator.name)
+        self._check_epoch(event.now)
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
         newest = (1, 1)
@@ -728,6 +753,24 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         ]
         return [*effects, Keys(tuple(keys), self.last_released)]
 
+    def _check_epoch(self, now: float) -> None:
+        """Open no round under an epoch that is over, or that the aggregator keeps up though another counts for long."""
+        if self.log.records and self.log.epoch != self.federation.digest:
+            raise PeerFault(
+                Reason.WRONG_EPOCH,
+                f"the round log goes on in another epoch than {self.federation.epoch}, in which this hop is",
+            )
+        if self._successor is None:
+            return
+        since, applied = self._successor
+        if now - since >= PATIENCE_S and self.log.applied - applied >= PATIENCE_ROUNDS:
+            raise PeerFault(
+                Reason.WRONG_EPOCH,
+                f"epoch {self.federation.epoch + 1} has counted here for {self.log.applied - applied} rounds, and the "
+                f"aggregator goes on in epoch {self.federation.epoch}: this hop does not",
+                peer=self.federation.aggregator.name,
+            )
+
     def _close_before(self, round_: int, attempt: int) -> list[Effect]:
         """Fence all earlier attempts: what was not released in one of them never will be."""
         if attempt == 1:  # earlier rounds are closed by their records
@@ -755,6 +798,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if manifest.round < self.log.round:
             raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over", found=manifest.round)
         self.log.check_link(manifest)
+        self._check_epoch(event.now)
         counted = self._check_counts(event.head)
         before = self._bound_to(manifest)
         if self.attempt is not None:
@@ -795,7 +839,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             return []
         if head.digest != self.log.head:
             raise self._unlinked(head.round + 1)
-        check_countersigned(head, self.federation)
+        check_countersigned(head, self.log.of(head))
         return [Remember(Stored(head))]
 
     def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
@@ -1151,11 +1195,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         record = event.record
         fork = self.forks.get(record.round)
         if record.digest == self.log.head:
+            known: list[Effect] = []
+            if record.next and not self.counts and self._is_counted(record):
+                known = [Remember(Stored(record)), *self._switch(record)]
             second = fork is not None and fork.known.digest != record.digest  # this hop has signed for the first
-            return [] if second else [self._countersign(record)]
+            return known if second else [*known, *self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
-            RoundLog(self.federation, self.log.records[:-1]).check_next(record)
+            RoundLog(self.federation, self.log.records[:-1], self.log.epochs).check_next(record)
         else:
             self.log.check_next(record)
         self._check_own(record)
@@ -1169,14 +1216,23 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if self.attempt is not None and self.attempt.manifest.round == record.round:
             self.state = State.DONE
             effects.append(Forget())
-        return effects if replaced is not None else [*effects, self._countersign(record)]
+        effects += self._switch(record) if self._is_counted(record) else []
+        return effects if replaced is not None else [*effects, *self._countersign(record)]
+
+    def _switch(self, record: Record) -> list[Effect]:
+        """Go on in the epoch that a record names, once it counts; a hop that came later may be there already."""
+        following = self.log.epochs.find(record.next)
+        return [] if following is None or following.epoch <= self.federation.epoch else [Switch(record.next)]
 
     def _replaces(self, record: Record) -> bool:
         """Whether the newest record here did not come to count, and this one of the same round did."""
         return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
 
-    def _countersign(self, record: Record) -> Countersign:
-        return Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))
+    def _countersign(self, record: Record) -> list[Effect]:
+        """Sign for having stored a record of an epoch in whose pool this hop is."""
+        if self.identity.name not in self.log.of(record).chain:
+            return []
+        return [Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))]
 
     def _take_record(self, record: Record) -> None:
         if record.round == self.log.round - 1:
@@ -1186,7 +1242,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _is_counted(self, record: Record) -> bool:
         try:
-            check_countersigned(record, self.federation)
+            check_countersigned(record, self.log.of(record))
         except PeerFault:
             return False
         return True
@@ -1214,6 +1270,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _fork(self, event: ForkSeen) -> list[Effect]:
         fork = event.fork
         return [] if fork.known.round in self.forks else [Remember(Forked(fork.known, fork.other))]
+
+    def _epochs(self, event: EpochsIn) -> list[Effect]:
+        self.log.epochs = event.epochs
+        if self._successor is None and event.epochs.after(self.federation.digest) is not None:
+            self._successor = (event.now, self.log.applied)
+        return []
 
     def _give_up(self, fault: PeerFault) -> list[Effect]:
         self.state = State.GIVEN_UP
