@@ -31,6 +31,7 @@ from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line, method
 from silomix.runtime.net.transport import channel, metadata, tls_of
 from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.changes.epochs import live
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
@@ -372,8 +373,11 @@ class InProcess:
         if isinstance(node, AggregatorNode) and task is not None:
             node.task = task
         self.nodes[name] = node
-        self.tasks[name] = asyncio.create_task(node.run(), name=name)
+        self.tasks[name] = asyncio.create_task(self._live(name, node), name=name)
         return node
+
+    async def _live(self, name: str, node: Node) -> None:
+        await live(node, lambda renewed: self.nodes.__setitem__(name, renewed))
 
     async def stop(self, name: str) -> None:
         """Stop one node in order."""

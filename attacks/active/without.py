@@ -53,7 +53,7 @@ def _any_record(self: shuffler.Shuffler, event: shuffler.RecordIn) -> list[shuff
     stored: list[shuffler.Effect] = []
     if record.round >= self.log.round - 1:
         stored.append(Remember(shuffler.Stored(record)))
-    return [*stored, self._countersign(record)]
+    return [*stored, *self._countersign(record)]
 
 
 # R3: a hop forgets what it has released.

@@ -11,7 +11,7 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.net.edges import dialled_by
-from silomix.runtime.net.meeting import meet
+from silomix.runtime.net.meeting import OnlyPins, meet
 from silomix.runtime.net.transport import tls_of
 from silomix.runtime.net.version import difference
 
@@ -41,7 +41,7 @@ async def _peer(config: NodeConfig, name: str, timeout_s: float) -> Finding:
     pins = () if tls is None or tls.pins is None else tuple(tls.pins)
     started = time.time()
     try:
-        said = await meet(config, name, tls, pins, timeout_s)
+        said = await meet(config, name, tls, OnlyPins(pins), timeout_s)
     except grpc.aio.AioRpcError as error:
         return Finding(what, False, *_call_trouble(error, config, name))
     except PeerFault as fault:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from silomix.runtime.config.kinds import NAME, PATH
-from silomix.runtime.config.owners.pins import load_pins
+from silomix.runtime.config.owners.pins import known_pins
 from silomix.runtime.config.owners.selfsigned import form_problem, run_out
 from silomix.runtime.config.signer import CommandSigner
 from silomix.runtime.config.tables import ConfigError, Where, read, show
@@ -99,7 +99,7 @@ def check_tls(where: Where, values: Mapping[str, Any], federation: Federation) -
     if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
         raise where.wrong("key", f"{values['key']} does not belong to {values['certificate']}; give the one that does")
     if federation.pinned:
-        pins = load_pins(federation, values["agreement"], State(values["directory"]).pins)
+        pins = known_pins(federation, values["agreement"], State(values["directory"]))
         problem = _pin_problem(chain[0].public_bytes(Encoding.DER), pins.get(name), name)
     else:
         problem = _certificate_problem(chain, name, federation.anchor)

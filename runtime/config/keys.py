@@ -11,6 +11,8 @@ from silomix.runtime.core.policy import KEYS
 from silomix.runtime.core.values import OPTIONS, one_of, text, whole
 from silomix.runtime.store.home import IDENTITY_FILE, STATE_DIRECTORY
 
+DIGEST = text("64 hex digits of 0-9 and a-f", "(?:[0-9a-f]{64})?")
+
 
 class LogFormat(StrEnum):
     """Whom the log is for: a person at a terminal, or a collector."""
@@ -28,6 +30,13 @@ FEDERATION_KEYS: Mapping[str, Key] = {
     "silos": Key(TABLES, "The roster: who may train.", required=True),
     "owners": Key(TABLES, "Who has to agree to this file.", required=True),
     "epoch": Key(whole(1, 1_000_000), "The number of this file among those of the federation.", default=1),
+    "genesis": Key(DIGEST, "Digest of the federation's first file, in every later one.", default=""),
+    "predecessor": Key(DIGEST, "Digest of the file before this one, in every later one.", default=""),
+    "owners_quorum": Key(
+        whole(0, 10_000),
+        "Owners who have to sign the next file; 0 for a majority. The first is signed by all.",
+        default=0,
+    ),
 }
 
 TLS_KEYS: Mapping[str, Key] = {

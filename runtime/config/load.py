@@ -11,33 +11,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-
 from silomix.runtime.config.certificates import check_identity, check_tls, load_identity, read_private
-from silomix.runtime.config.keys import (
-    FEDERATION_KEYS,
-    MEMBER_KEYS,
-    MQTT_KEYS,
-    NODE_KEYS,
-    OWNER_KEYS,
-    PLACES,
-    POLICY_KEYS,
-    SILO_KEYS,
-    TLS_KEYS,
-    LogFormat,
-)
-from silomix.runtime.config.kinds import PATH, Key, Role
+from silomix.runtime.config.federation import LEAST_SILOS as LEAST_SILOS
+from silomix.runtime.config.federation import load_federation as load_federation
+from silomix.runtime.config.federation import parse_federation as parse_federation
+from silomix.runtime.config.keys import MQTT_KEYS, NODE_KEYS, LogFormat
+from silomix.runtime.config.kinds import PATH, Role
 from silomix.runtime.config.owners.accept import require_accepted
-from silomix.runtime.config.owners.pins import load_pins, require_pins
+from silomix.runtime.config.owners.epochs import Proposal, epochs_on_disk, history_of, in_force, require_history
+from silomix.runtime.config.owners.pins import known_pins, require_pins
 from silomix.runtime.config.signer import CommandSigner
-from silomix.runtime.config.tables import ConfigError, Where, parse, read, read_text, show
-from silomix.runtime.core.policy import LEAST_COHORT, MAX_SHUFFLERS, MAX_SILOS, Policy
-from silomix.runtime.core.protocol.federation import Federation, Member, Owner
+from silomix.runtime.config.tables import ConfigError, Where, parse, read_text, show
+from silomix.runtime.core.protocol.epochs import Epochs
+from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.values import Scalar
-from silomix.runtime.store.home import ANCHOR_FILE, FEDERATION_FILE, NODE_FILE, State
-
-LEAST_SILOS = LEAST_COHORT
+from silomix.runtime.store.home import NEXT_IDENTITY, NODE_FILE, State
 
 
 @dataclass(frozen=True)
@@ -59,9 +48,14 @@ class Broker:
 class NodeConfig:
     """One node's own settings, with the federation that it pins. Keys are paths here, so it can be logged."""
 
+    file: Path
+    """Where all of this stands."""
     role: Role
     name: str
     federation: Federation = field(repr=False)
+    """The epoch in which this node is."""
+    history: tuple[Proposal, ...] = field(repr=False)
+    """The epochs up to that one, with the owners' signatures."""
     agreement: Path
     """Where the owners' signatures and the nodes' pins are: beside the federation file, if nothing else is said."""
     directory: Path
@@ -98,123 +92,14 @@ class NodeConfig:
         return State(self.directory)
 
     @property
+    def epochs(self) -> Epochs:
+        """The epochs up to the one in which this node is."""
+        return Epochs(tuple(one.federation for one in self.history))
+
+    @property
     def options(self) -> dict[str, Scalar]:
         """The arguments of this silo's task: what the federation agreed on, overridden by the silo's own."""
         return {**self.federation.policy.task_options, **self.task_options}
-
-
-def load_federation(path: Path) -> Federation:
-    """Read and check a federation file, or a directory's; nothing of it is taken on trust, nor learned later."""
-    file = path / FEDERATION_FILE if path.is_dir() else path
-    return parse_federation(read_text(file), file)
-
-
-def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> Federation:
-    """Check the text of a federation file; the anchor is read from beside the file unless it is given."""
-    where = Where(file, places=PLACES)
-    top = where.take(parse(content, file), FEDERATION_KEYS)
-    policy = Policy(**where.under("policy").take(top["policy"], POLICY_KEYS))
-    federation = Federation(
-        name=top["name"],
-        aggregator=Member(**where.under("aggregator").take(top["aggregator"], MEMBER_KEYS)),
-        shufflers=_members(where, "shufflers", top["shufflers"], MEMBER_KEYS),
-        silos=_members(where, "silos", top["silos"], SILO_KEYS),
-        policy=policy,
-        anchor=_anchor(where.under("tls"), top["tls"], anchor),
-        pinned=top["tls"].get("pinned", False),
-        owners=_owners(where, top["owners"]),
-        epoch=top["epoch"],
-    )
-    if federation.epoch != 1:
-        raise where.wrong(
-            "epoch", f"found {federation.epoch}; this version of silomix knows a federation's first file only"
-        )
-    _check_owners(where, federation)
-    _check_roster(where, federation)
-    if conflict := federation.conflict():
-        raise where.under("policy").wrong(*conflict)
-    return federation
-
-
-def _members(where: Where, table: str, rows: list[Any], keys: Mapping[str, Key]) -> tuple[Member, ...]:
-    members = []
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise where.wrong(f"{table}[{i}]", f"found {show(row)}; give a table")
-        members.append(Member(**where.under(f"{table}[{i}]").take(row, keys)))
-    return tuple(members)
-
-
-def _owners(where: Where, rows: list[Any]) -> tuple[Owner, ...]:
-    owners = []
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise where.wrong(f"owners[{i}]", f"found {show(row)}; give a table")
-        owners.append(Owner(**where.under(f"owners[{i}]").take(row, OWNER_KEYS)))
-    return tuple(owners)
-
-
-def _check_owners(where: Where, federation: Federation) -> None:
-    """Check that owners are told apart by name and key, have nodes, and that every node is somebody's."""
-    seen: dict[str | bytes, str] = {}
-    for i, owner in enumerate(federation.owners):
-        for key, value in (("name", owner.name), ("key", owner.key)):
-            if (first := seen.setdefault(value, f"owners[{i}]")) != f"owners[{i}]":
-                raise where.wrong(f"owners[{i}].{key}", f"{first}.{key} is the same; no two may share it")
-        if not federation.owned_by(owner.name):
-            raise where.wrong(f"owners[{i}]", f"{owner.name} has no node; remove it")
-    names = [owner.name for owner in federation.owners]
-    for name, member in federation.members.items():
-        if member.owner not in names:
-            raise where.wrong(
-                "owners", f"{member.owner!r}, whose node {name} is, is not among them: {', '.join(names)}"
-            )
-        if member.key in seen:
-            raise where.wrong("owners", f"{name} has the same key as {seen[member.key]}; a node has one of its own")
-
-
-def _anchor(where: Where, data: Mapping[str, Any], given: bytes | None) -> bytes:
-    tls = where.take(data, TLS_KEYS)
-    if tls["insecure"]:
-        for other in ("anchor", "pinned"):
-            if tls[other]:
-                raise where.wrong("insecure", f"found true beside {other}; keep one of the two")
-        return b""
-    if tls["pinned"]:
-        if tls["anchor"] is not None:
-            raise where.wrong("pinned", "found true beside an anchor; keep one of the two")
-        return b""
-    if tls["anchor"] is None:
-        raise where.wrong(
-            "anchor",
-            f'missing; give the CA\'s file, such as "{ANCHOR_FILE}", or say pinned = true, or insecure = true',
-        )
-    file = where.file.parent / tls["anchor"]
-    try:
-        raw = read(file) if given is None else given
-        x509.load_pem_x509_certificates(raw)
-    except ConfigError as error:
-        raise where.wrong("anchor", str(error)) from None
-    except ValueError:
-        raise where.wrong("anchor", f"{file} holds no certificates; give a PEM file") from None
-    return raw
-
-
-def _check_roster(where: Where, federation: Federation) -> None:
-    tables = [("aggregator", federation.aggregator)]
-    tables += [(f"shufflers[{i}]", member) for i, member in enumerate(federation.shufflers)]
-    tables += [(f"silos[{i}]", member) for i, member in enumerate(federation.silos)]
-    seen: dict[tuple[str, str], str] = {}
-    for table, member in tables:
-        for key, value in (("name", member.name), ("key", member.key.hex()), ("address", member.address)):
-            if value and (first := seen.setdefault((key, value), table)) != table:
-                raise where.wrong(f"{table}.{key}", f"found {value!r}, which is {first}.{key} too; no two may share it")
-    for table, found, least, most in (
-        ("silos", len(federation.silos), LEAST_SILOS, MAX_SILOS),
-        ("shufflers", len(federation.shufflers), 1, MAX_SHUFFLERS),
-    ):
-        if not least <= found <= most:
-            raise where.wrong(table, f"found {found}; give {least} to {most} [[{table}]]")
 
 
 def _check_pool(where: Where, key: str, hops: Iterable[str], federation: Federation) -> None:
@@ -226,10 +111,11 @@ def _check_pool(where: Where, key: str, hops: Iterable[str], federation: Federat
             raise where.wrong(key, f"found {hop!r}, which is not the name of one of the [[shufflers]]; {hint}")
 
 
-def load_node(path: Path) -> NodeConfig:
+def load_node(path: Path, epoch: bytes = b"") -> NodeConfig:
     """Read and check a node's file, or a directory's, with its federation file and its keys.
 
-    What would fail at the first handshake or the first signature fails here, with the file's name.
+    What would fail at the first handshake or the first signature fails here, with the file's name. The federation is
+    that of the epoch in which the node was last, or of the one that is asked for by its digest.
     """
     file = path / NODE_FILE if path.is_dir() else path
     where = Where(file)
@@ -253,13 +139,28 @@ def load_node(path: Path) -> NodeConfig:
         file_or_home: Path = values["federation"]
         found = file_or_home if file_or_home.is_dir() else file_or_home.parent
         values["agreement"] = Path(os.path.normpath(found))  # for people: without "NODE/.." in it
+    state = State(values["directory"])
+    known = epochs_on_disk(federation, values["agreement"], state)
+    federation = in_force(known, epoch, state, values["name"])
+    history = history_of(federation, known)
     member = _own_entry(where, role, values["name"], federation)
+    values["identity"] = _own_identity(values["identity"], member)
     _check_pool(where, "required_hops", values["required_hops"], federation)
     check_identity(where, values, member)
     check_tls(where, values, federation)
     if values["mqtt"] is not None:
         values["mqtt"] = _broker(where.under("mqtt"), values["mqtt"], values, federation)
-    return NodeConfig(**{**values, "federation": federation, "listen": values["listen"] or member.address})
+    values |= {"file": file, "federation": federation, "history": history}
+    return NodeConfig(**{**values, "listen": values["listen"] or member.address})
+
+
+def _own_identity(path: Path, member: Member) -> Path:
+    """Choose between a node's identity and the one that it is to have next: whichever the epoch lists."""
+    following = path.with_name(f"{NEXT_IDENTITY}{path.name}")
+    if not following.is_file():
+        return path
+    public = Identity(member.name, load_identity(following)).public
+    return following if public == member.key else path
 
 
 def identity_of(config: NodeConfig) -> Identity:
@@ -270,10 +171,13 @@ def identity_of(config: NodeConfig) -> Identity:
 
 
 def require_agreement(config: NodeConfig) -> None:
-    """Refuse to run before every owner has accepted the federation file, and every member is known by a certificate."""
-    require_accepted(config.federation, config.agreement)
+    """Refuse to run before the owners have accepted the federation file, and every member is known by a certificate."""
+    if config.federation.epoch == 1:
+        require_accepted(config.federation, config.agreement)
+    else:
+        require_history(config.history, config.federation.member(config.name).owner)
     if config.federation.pinned:
-        pins = load_pins(config.federation, config.agreement, config.state.pins)
+        pins = known_pins(config.federation, config.agreement, config.state)
         require_pins(pins, config.federation, config.agreement)
 
 

@@ -29,6 +29,12 @@ def _federation_lines(federation: Federation) -> Iterator[str]:
     yield ""
     yield "# The number of this file among those of the federation. The first counts when every owner has signed it."
     yield f"epoch = {federation.epoch}"
+    if federation.epoch > 1:
+        yield "# The first of them, and the one before this, by their digests."
+        yield f"genesis = {toml(federation.genesis.hex())}"
+        yield f"predecessor = {toml(federation.predecessor.hex())}"
+    yield "# Owners who have to sign the next one; 0 for a majority of them."
+    yield f"owners_quorum = {federation.owners_quorum}"
     yield ""
     yield "[tls]"
     if federation.pinned:

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed"
     WRONG_PROTOCOL = "wrong_protocol"
     WRONG_FEDERATION = "wrong_federation"
+    WRONG_EPOCH = "wrong_epoch"
     WRONG_ROUND = "wrong_round"
     WRONG_ATTEMPT = "wrong_attempt"
     WRONG_MANIFEST = "wrong_manifest"

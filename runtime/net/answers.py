@@ -49,6 +49,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.MALFORMED: Answer(_BAD),
     Reason.WRONG_PROTOCOL: Answer(_STATE),
     Reason.WRONG_FEDERATION: Answer(_STATE),
+    Reason.WRONG_EPOCH: Answer(_STATE),
     Reason.WRONG_ROUND: Answer(_STATE),
     Reason.WRONG_ATTEMPT: Answer(_STATE),
     Reason.WRONG_MANIFEST: Answer(_STATE),

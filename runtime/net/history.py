@@ -95,6 +95,7 @@ def write_record(r: Record) -> history_pb2.Record:
         state_before=r.state_before,
         state_after=r.state_after,
         previous=r.previous,
+        next_digest=r.next,
         signature=r.signature,
         countersignatures=write_signatures(r.countersignatures),
     )
@@ -126,6 +127,7 @@ def read_record(wire: history_pb2.Record) -> Record:
         digest_field(wire.state_before, "the state's digest"),
         digest_field(wire.state_after, "the state's digest"),
         digest_field(wire.previous, "the digest of the record before"),
+        wire.next_digest and digest_field(wire.next_digest, "the digest of the next epoch"),
         fixed_field(wire.signature, SIGNATURE_BYTES, "the record's signature"),
         read_signatures(list(wire.countersignatures)),
     )

@@ -7,6 +7,7 @@ room for them, and no peer has more.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from google.protobuf.message import Message
 
@@ -35,6 +36,10 @@ TEXT_BYTES = 512
 """A sentence for people in a status or a refusal. It is cut there."""
 RECORDS_BYTES = 256 << 10
 """Of records in one message, beside the first and the last."""
+MOST_EPOCHS = 2
+"""Epochs in one greeting."""
+EPOCH_BYTES, EPOCH_MEMBER_BYTES = 32 << 10, 2 << 10
+"""A federation file with every key of the policy explained, and what each member takes in it, with its pin."""
 HISTORY = 100
 """Rounds that a status tells of."""
 SMALL_BYTES = 1 << 10
@@ -79,21 +84,16 @@ class Limits:
     """The longest time that a round's attempt can take, from its first call to its last."""
 
     @classmethod
-    def of(cls, federation: Federation) -> "Limits":
-        """Derive the limits."""
-        policy, plan = federation.policy, federation.plan
-        if policy.granularity is Granularity.SUM:
-            planes = plan.plane_bytes(policy.chunk_parameters)
-        else:
-            cells = (FLOAT_BITS,) if float_body(policy.granularity) else plan.moduli
-            planes = tuple((policy.chunk_parameters * cell + 7) // 8 for cell in cells)
+    def of(cls, *epochs: Federation) -> "Limits":
+        """Derive the limits, with room for the records and sums of all these epochs."""
+        planes = (_planes(epoch) for epoch in epochs)
         return cls(
-            members=len(federation.members),
-            silos=len(federation.silos),
-            hops=len(federation.shufflers),
-            masked=plan.level is not Level.TRUSTED,
-            plane_bytes=planes,
-            round_s=policy.deadline_s + 2 * policy.release_s,
+            members=max(len(epoch.members) for epoch in epochs),
+            silos=max(len(epoch.silos) for epoch in epochs),
+            hops=max(len(epoch.shufflers) for epoch in epochs),
+            masked=any(epoch.plan.level is not Level.TRUSTED for epoch in epochs),
+            plane_bytes=tuple(max(each) for each in zip_longest(*planes, fillvalue=0)),
+            round_s=max(epoch.policy.deadline_s + 2 * epoch.policy.release_s for epoch in epochs),
         )
 
     # Frames of a body, and of what passes between hops
@@ -251,6 +251,7 @@ class Limits:
             state_before=bytes(DIGEST_BYTES),
             state_after=bytes(DIGEST_BYTES),
             previous=bytes(DIGEST_BYTES),
+            next_digest=bytes(DIGEST_BYTES),
             signature=bytes(SIGNATURE_BYTES),
         )
         return _with(rest, (MOST_ATTEMPTS, attempt), (self.hops, _SIGNATURE))
@@ -298,9 +299,16 @@ class Limits:
 
     @cached_property
     def greeting(self) -> int:
-        """A greeting with the pin of every member, each about to change its certificate."""
-        rest = member_pb2.Greeting(protocol=NAME, version=NAME, federation_digest=bytes(DIGEST_BYTES))
-        return _with(rest, (self.members, _PIN))
+        """A greeting with the pin of every member, each about to change its certificate, and with two epochs."""
+        rest = member_pb2.Greeting(
+            protocol=NAME, version=NAME, federation_digest=bytes(DIGEST_BYTES), ready_digest=bytes(DIGEST_BYTES)
+        )
+        return _with(rest, (self.members, _PIN)) + MOST_EPOCHS * self.epoch
+
+    @cached_property
+    def epoch(self) -> int:
+        """A later epoch: it may have twice the members. One that is longer has to come by its owners."""
+        return EPOCH_BYTES + EPOCH_MEMBER_BYTES * (2 * self.members + 16)
 
     # What a whole server, or a whole line, may get
 
@@ -360,6 +368,15 @@ _ROUND_KEY = manifest_pb2.RoundKey(
     last_released=LARGE,
     signature=bytes(SIGNATURE_BYTES),
 )
+
+
+def _planes(federation: Federation) -> tuple[int, ...]:
+    """The bytes of each plane of a full chunk."""
+    policy, plan = federation.policy, federation.plan
+    if policy.granularity is Granularity.SUM:
+        return plan.plane_bytes(policy.chunk_parameters)
+    cells = (FLOAT_BITS,) if float_body(policy.granularity) else plan.moduli
+    return tuple((policy.chunk_parameters * cell + 7) // 8 for cell in cells)
 
 
 def _with(rest: Message, *repeated: tuple[int, Message]) -> int:

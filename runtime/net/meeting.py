@@ -1,24 +1,33 @@
-"""How members greet each other: protocol and software versions, federation files, and the newest pins.
+"""How members greet each other: protocol and software versions, federation files, the newest pins, and later epochs.
 
 A node that has changed its certificate is believed because its identity signed the pin, whoever brings it. So pins
-travel from any member to any other, and nobody can hold one back for long.
+travel from any member to any other, and nobody can hold one back for long. Epochs, which count by their owners'
+signatures, travel likewise.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
 
 from google.protobuf.descriptor import MethodDescriptor
 
+from silomix.runtime.config.federation import parse_federation
 from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.config.owners.epochs import Proposal
 from silomix.runtime.config.owners.pins import MAX_COUNTER
+from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen
 from silomix.runtime.net.health import anybody
-from silomix.runtime.net.limits import Limits
+from silomix.runtime.net.history import read_signatures, write_signatures
+from silomix.runtime.net.limits import MOST_EPOCHS, TEXT_BYTES, Limits
 from silomix.runtime.net.lines import Line
 from silomix.runtime.net.transport import Tls, channel, metadata
 from silomix.runtime.net.version import PROTOCOL
@@ -38,20 +47,89 @@ class Greeting:
     version: str
     federation: bytes
     pins: tuple[Pin, ...]
+    epochs: tuple[member_pb2.Epoch, ...] = ()
+    """As they came: to read one takes time."""
+    ready: bytes = b""
+    """The epoch that the member goes into next."""
 
 
-def greeting(federation: Federation, pins: Iterable[Pin]) -> member_pb2.Greeting:
+class Knowledge(Protocol):
+    """What a node tells others when they meet."""
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The newest pins."""
+        ...
+
+    @property
+    def ready(self) -> bytes:
+        """Digest of the epoch that counts here as the next."""
+        ...
+
+    def offers(self, federation: bytes) -> tuple[Proposal, ...]:
+        """What somebody may lack who has this federation file."""
+        ...
+
+
+@dataclass(frozen=True)
+class OnlyPins:
+    """What somebody knows who takes no part in rounds, as `silomix check`."""
+
+    pins: tuple[Pin, ...]
+    ready: bytes = b""
+
+    def offers(self, federation: bytes) -> tuple[Proposal, ...]:
+        """Nothing."""
+        return ()
+
+
+def write_epoch(proposal: Proposal) -> member_pb2.Epoch:
+    """Write an epoch."""
+    return member_pb2.Epoch(
+        file=federation_text(proposal.federation).encode(),
+        accepted=write_signatures(tuple(proposal.accepted.items())),
+        pins=[_write_pin(pin) for pin in proposal.pins.values()],
+    )
+
+
+def read_epoch(wire: member_pb2.Epoch, federation: Federation, peer: str) -> Proposal:
+    """Read an epoch, or refuse it. Who signed it is looked at where it counts."""
+    if len(wire.accepted) > len(wire.file) or len(wire.pins) > len(wire.file):
+        raise PeerFault(Reason.MALFORMED, "an epoch with more signatures than its file has letters", peer=peer)
+    try:
+        read = parse_federation(wire.file.decode(), Path(f"the epoch that {peer} offers"), federation.anchor)
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise PeerFault(Reason.WRONG_EPOCH, str(error)[:TEXT_BYTES], peer=peer) from None
+    pins = {pin.name: _read_pin(pin) for pin in wire.pins if pin.name in read.members}
+    return Proposal(read, dict(read_signatures(list(wire.accepted))), pins)
+
+
+def _write_pin(pin: Pin) -> member_pb2.Pin:
+    return member_pb2.Pin(
+        name=pin.name, counter=pin.counter, current=pin.current, next=pin.next, signature=pin.signature
+    )
+
+
+def _read_pin(pin: member_pb2.Pin) -> Pin:
+    if not 1 <= pin.counter <= MAX_COUNTER:
+        raise PeerFault(Reason.MALFORMED, "a pin without a counter")
+    if len(pin.signature) != SIGNATURE_BYTES:
+        raise PeerFault(Reason.WRONG_LENGTH, f"a pin's signature has {len(pin.signature)} bytes")
+    return Pin(pin.name, pin.counter, pin.current, pin.next, pin.signature)
+
+
+def greeting(
+    federation: Federation, pins: Iterable[Pin], epochs: Iterable[Proposal] = (), ready: bytes = b""
+) -> member_pb2.Greeting:
     """Write what a node says of itself."""
+    most = Limits.of(federation).epoch  # one that is longer has to come by its owners
     return member_pb2.Greeting(
         protocol=str(PROTOCOL),
         version=own_version(),
         federation_digest=federation.digest,
-        pins=[
-            member_pb2.Pin(
-                name=pin.name, counter=pin.counter, current=pin.current, next=pin.next, signature=pin.signature
-            )
-            for pin in pins
-        ],
+        pins=[_write_pin(pin) for pin in pins],
+        epochs=[one for one in map(write_epoch, islice(epochs, MOST_EPOCHS)) if one.ByteSize() <= most],
+        ready_digest=ready,
     )
 
 
@@ -65,27 +143,28 @@ def own_version() -> str:
 
 def read_greeting(wire: member_pb2.Greeting, federation: Federation) -> Greeting:
     """Read a greeting, or refuse it. Signatures are looked at where a pin is taken."""
-    if len(wire.pins) > len(federation.members) or len({pin.name for pin in wire.pins}) < len(wire.pins):
+    digest = digest_field(wire.federation_digest, "the federation digest")
+    same = digest == federation.digest  # in another epoch there are other members, with other identities
+    most = len(federation.members)
+    if same and (len(wire.pins) > most or len({pin.name for pin in wire.pins}) < len(wire.pins)):
         raise PeerFault(Reason.MALFORMED, "a greeting with more pins than there are members")
+    if len(wire.epochs) > MOST_EPOCHS:
+        raise PeerFault(Reason.MALFORMED, f"a greeting with {len(wire.epochs)} epochs")
     for word in (wire.protocol, wire.version):
         if not 0 < len(word) <= _WORD or not (word.isascii() and word.isprintable()):
             raise PeerFault(Reason.MALFORMED, "a greeting without versions")
     pins = []
-    for pin in wire.pins:
-        if not 1 <= pin.counter <= MAX_COUNTER:
-            raise PeerFault(Reason.MALFORMED, "a pin without a counter")
-        if len(pin.signature) != SIGNATURE_BYTES:
-            raise PeerFault(Reason.WRONG_LENGTH, f"a pin's signature has {len(pin.signature)} bytes")
-        name = federation.member(pin.name).name
-        pins.append(Pin(name, pin.counter, pin.current, pin.next, pin.signature))
-    digest = digest_field(wire.federation_digest, "the federation digest")
-    return Greeting(wire.protocol, wire.version, digest, tuple(pins))
+    for pin in wire.pins if same else ():
+        pins.append(_read_pin(pin))
+        federation.member(pin.name)
+    ready = wire.ready_digest and digest_field(wire.ready_digest, "the digest of the next epoch")
+    return Greeting(wire.protocol, wire.version, digest, tuple(pins), tuple(wire.epochs), ready)
 
 
 def answering(
     federation: Federation,
     limits: Limits,
-    pins: Callable[[], Iterable[Pin]],
+    knows: Knowledge,
     heard: Callable[[str, Greeting], object],
 ) -> dict[str, dict[str, Method]]:
     """Make the service that answers greetings."""
@@ -94,16 +173,21 @@ def answering(
         request = await call.request(member_pb2.MeetRequest, limits.greeting)
         if not request.HasField("greeting"):
             raise PeerFault(Reason.MALFORMED, f"{call.peer} called and did not greet", peer=call.peer)
-        heard(call.peer, read_greeting(request.greeting, federation))
-        await call.answer(member_pb2.MeetResponse(greeting=greeting(federation, pins())))
+        said = read_greeting(request.greeting, federation)
+        heard(call.peer, said)
+        answer = greeting(federation, knows.pins, knows.offers(said.federation), knows.ready)
+        await call.answer(member_pb2.MeetResponse(greeting=answer))
 
     return {SERVICE.full_name: {"Meet": Method(anybody, meet, Room(QUESTIONS_EACH), seen=False)}}
 
 
-async def meet(config: NodeConfig, peer: str, tls: Tls | None, pins: Iterable[Pin], timeout_s: float) -> Greeting:
-    """Greet a member over a line of its own, and return what it says."""
+async def meet(
+    config: NodeConfig, peer: str, tls: Tls | None, knows: Knowledge, timeout_s: float, their: bytes = b""
+) -> Greeting:
+    """Greet a member over a line of its own, and return what it says; `their` is the federation file that it had."""
     federation, limits = config.federation, Limits.of(config.federation)
-    request = member_pb2.MeetRequest(greeting=greeting(federation, pins))
+    offers = knows.offers(their or federation.digest)
+    request = member_pb2.MeetRequest(greeting=greeting(federation, knows.pins, offers, knows.ready))
     async with channel(federation.member(peer).address, peer, tls, limits.answered) as to:
         line = Line(to, peer, metadata(config.name, tls), Unseen(), any_protocol=True)
         answer = await line.ask(MEET, request, member_pb2.MeetResponse, limits.answered, timeout_s)

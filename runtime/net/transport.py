@@ -18,7 +18,7 @@ from cryptography import x509
 
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.config.load import NodeConfig
-from silomix.runtime.config.owners.pins import Pins, load_pins
+from silomix.runtime.config.owners.pins import Pins, known_pins
 from silomix.runtime.core.errors import Passing, PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.net.calls import Call, Context, Host, Method, Pace
@@ -115,7 +115,7 @@ def tls_of(config: NodeConfig) -> Tls | None:
     certificate, key = config.certificate.read_bytes(), config.key.read_bytes()
     if not config.federation.pinned:
         return Tls(config.federation.anchor, certificate, key)
-    pins = load_pins(config.federation, config.agreement, config.state.pins)
+    pins = known_pins(config.federation, config.agreement, config.state)
     return Tls(pins.roots(), certificate, key, pins)
 
 

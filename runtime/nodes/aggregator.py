@@ -22,6 +22,7 @@ from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode, follows, next_model, uncover
 from silomix.runtime.core.protocol.machine import Remember
@@ -44,7 +45,7 @@ from silomix.runtime.nodes.lead.recovery import Recovery
 from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, RollCall, meaning
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
-from silomix.runtime.nodes.node import GRACE_S, RETRY_S, Driver
+from silomix.runtime.nodes.node import RETRY_S, Driver, Node
 from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
@@ -65,6 +66,8 @@ FINISHED = core.Phase.FINISHED
 UNHEARD = (core.Phase.STARTING, core.Phase.HEARING)
 GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
 """Why a hop will never sign for a release, or show its pad."""
+HAND_OVER_S = 5.0
+"""Time that a hop has to hear that an epoch is over."""
 FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
 
@@ -79,7 +82,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def __init__(self, config: NodeConfig) -> None:
         """Find the newest model, and recall what the journal has."""
         super().__init__(config)
-        self.core = self.machine = core.Aggregator(self.federation, self.identity, os.urandom)
+        self.core = self.machine = core.Aggregator(self.federation, self.identity, os.urandom, config.epochs)
         for fact in read_aggregator(self.journal):
             self.core.recall(fact)
         newest = self.core.log.model or None
@@ -198,7 +201,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             async with self._news:  # watchers would hold the server up: they come back to whoever is here next
                 self._leaving = True
                 self._news.notify_all()
-            await server.stop(GRACE_S)
+            await server.stop(self.grace_s)
 
     def _read(self) -> None:
         """Read the model that the round log names, and what goes with it."""
@@ -320,6 +323,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 async with self._news:
                     self._published, self.computed = record.round + 1, {}
                     self._news.notify_all()
+            case core.Switch(epoch):
+                self.spawn(self._hand_over(epoch))
             case core.GiveUp():
                 if self.passage is not None:  # or the last hop would keep its stream open for nothing
                     self.passage.refuse(PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up"))
@@ -350,6 +355,38 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             case Remember():
                 pass
         return None
+
+    @property
+    def listening(self) -> tuple[str, ...]:
+        """The silos that wait for announcements here."""
+        return tuple(self.present)
+
+    async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
+        """Tell the machine that another epoch counts here."""
+        await self.insist(core.EpochsIn(epochs, following))
+
+    def made_of(self, config: NodeConfig) -> Node:
+        """Make the node of the next epoch; what measures models stays."""
+        made = super().made_of(config)
+        assert isinstance(made, AggregatorNode)
+        made.task = self.task
+        return made
+
+    async def _hand_over(self, epoch: bytes) -> None:
+        """Let hops know that the record counts which names another epoch, and go on there.
+
+        Whoever does not hear it now hears it from the aggregator of the next epoch.
+        """
+        record = self.core.log.records[-1]
+
+        async def tell(hop: str) -> None:
+            request = services_pb2.StoreRequest(records=[write_record(record)], life=self.core.life)
+            what = method("ShufflerService", "Store")
+            with suppress(grpc.aio.AioRpcError, PeerFault):
+                await self.line(hop).ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, HAND_OVER_S)
+
+        await asyncio.gather(*(tell(hop) for hop in self.federation.chain))
+        self.switch(epoch)
 
     def _began(self, effect: core.AskKeys) -> None:
         if effect.attempt == 1:
@@ -920,7 +957,8 @@ class _Service:
 
     async def _watch(self, call: Call) -> None:
         request = await call.request(services_pb2.WatchRequest, SMALL_BYTES)
-        self.node.federation.check_same(request.federation_digest, call.peer)
+        if self.node.config.epochs.find(request.federation_digest) is None:  # one who is behind gets the records
+            self.node.federation.check_same(request.federation_digest, call.peer)
         async with aclosing(self.node.news(call.peer, request.records)) as news:
             async for raw in news:
                 await call.send(services_pb2.Announcement.DESCRIPTOR.full_name, raw)

@@ -142,11 +142,11 @@ class Follower:
             await self._fetch(self._log.records[0])
             self.at = 0
             return
-        if not follows(self._federation):
+        record = self._log.records[self.at + 1] if self.at >= 0 else self._log.records[0]
+        if not follows(self._log.of(record)):
             await self._fetch(self._log.records[last])  # there the model is the aggregator's word
             self.at = last
             return
-        record = self._log.records[self.at + 1] if self.at >= 0 else self._log.records[0]
         try:
             if self.at < 0:
                 await self._fetch(record)
@@ -180,12 +180,13 @@ class Follower:
             self._node.spawn(self._keep(record, model, state))
 
     def _step(self, record: Record, transcript: Transcript, body: Bytes) -> tuple[Tensors, Tensors]:
-        check_transcript(transcript, record, self._federation, known=self._known)
+        federation = self._log.of(record)  # as it was then
+        check_transcript(transcript, record, federation, known=self._known)
         check_root(body, transcript)
         uncover(body, transcript)
         manifest = transcript.manifest
-        mean = decode(body, manifest, len(transcript.cohort.participants), self._federation)
-        model, state = next_model(self._federation, manifest, [mean], self.model, self._state)
+        mean = decode(body, manifest, len(transcript.cohort.participants), federation)
+        model, state = next_model(federation, manifest, [mean], self.model, self._state)
         found = (model_digest(self._schema, model), self._state_digest(state))
         if found != (record.model_after, record.state_after):
             self.liar = (

@@ -10,21 +10,25 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
 import grpc
 
 from silomix.runtime.capture.writer import Capture
-from silomix.runtime.config.load import NodeConfig, identity_of, require_agreement
-from silomix.runtime.core.errors import Fault
+from silomix.runtime.config.load import NodeConfig, identity_of, load_node, require_agreement
+from silomix.runtime.config.owners.epochs import enter
+from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.numbers.plan import Granularity
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.net.calls import Context
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line
 from silomix.runtime.net.transport import caller, channel, metadata, tls_of
-from silomix.runtime.nodes.renewal import Renewal
+from silomix.runtime.nodes.changes.epochs import Succession
+from silomix.runtime.nodes.changes.renewal import Renewal
 from silomix.runtime.observe.events import Events
 from silomix.runtime.observe.log import Log, Sparing, setup
 from silomix.runtime.observe.metrics import Metrics
@@ -33,6 +37,7 @@ from silomix.runtime.observe.traces import Traces
 from silomix.runtime.store.journal import Journal
 
 GRACE_S = 5.0
+SWITCH_S = 0.5
 LOG_EVERY_S = 5.0
 """Pause between two lines about the same caller, method and reason: whoever floods a node must not fill its disk."""
 RETRY_S = 1.0
@@ -56,7 +61,7 @@ class Node:
         """Open everything that can fail before anything is served."""
         self.config = config
         self.federation = config.federation
-        self.limits = Limits.of(self.federation)
+        self.limits = Limits.of(self.federation, *config.epochs.chain)
         self.identity = identity_of(config)
         require_agreement(config)
         self.tls = tls_of(config)
@@ -90,10 +95,14 @@ class Node:
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix=config.name)
         self.clock: Callable[[], float] = time.monotonic
         self.stopping = asyncio.Event()
+        self.switching = asyncio.Event()
+        """Set when this node is done with its epoch, and another is to go on in the next."""
+        self._taken_out = ""
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._dialled_with = 0
         self._refusals = Sparing(LOG_EVERY_S)
+        self.succession = Succession(self)
         self.renewal = Renewal(self)
         self._stream = 0
 
@@ -123,14 +132,64 @@ class Node:
             await self.close()
             if close_metrics is not None:
                 close_metrics()
+        if self._taken_out:
+            raise UserError(self._taken_out)
 
     async def _work_to_the_end(self) -> None:
+        await self.succession.look()
         await self.main()
         self.stopping.set()
 
     async def _end(self) -> None:
-        await self.stopping.wait()
+        waits = [asyncio.ensure_future(event.wait()) for event in (self.stopping, self.switching)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
         raise _Stop  # the task group cancels everything else and waits for it
+
+    @property
+    def grace_s(self) -> float:
+        """Time that calls have to end when this node does. Who is cut off in a change of epochs calls again."""
+        return SWITCH_S if self.switching.is_set() else GRACE_S
+
+    @property
+    def listening(self) -> tuple[str, ...]:
+        """The silos that wait for announcements here: the aggregator's."""
+        return ()
+
+    async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
+        """Tell the machine that another epoch counts here; overridden by each role."""
+        raise NotImplementedError
+
+    def switch(self, epoch: bytes) -> None:
+        """Go on in another epoch, which the round log names: this node ends, and `again` makes the next."""
+        found = self.succession.epochs.find(epoch)
+        if found is None or found.epoch <= self.federation.epoch:
+            return
+        if self.config.name not in found.members:
+            self._taken_out = (
+                f"epoch {found.epoch} has begun, and {self.config.name} is not in it: its owners took it out"
+            )
+            self.stopping.set()
+            return
+        enter(found, self.config.state)
+        self.log.info(f"epoch {found.epoch} begins", digest=found.digest.hex()[:16])
+        self.switching.set()
+
+    def again(self) -> "Node":
+        """Make the node that goes on in the next epoch, with the same settings."""
+        return self.made_of(self.config_next())
+
+    def config_next(self) -> NodeConfig:
+        """The configuration in the epoch that was entered; what the command line has changed stays."""
+        kept = {name: getattr(self.config, name) for name in ("capture", "evaluate", "keep_updates", "linger")}
+        return replace(load_node(self.config.file), **kept)
+
+    def made_of(self, config: NodeConfig) -> "Node":
+        """Make another node of this kind; overridden where one takes more than a configuration."""
+        return type(self)(config)
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -17,6 +17,7 @@ from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.machine import Remember
@@ -51,7 +52,7 @@ from silomix.runtime.net.wire import (
     write_round_key,
 )
 from silomix.runtime.nodes.facts import read_shuffler, sweep_pads, write_shuffler
-from silomix.runtime.nodes.node import GRACE_S, Driver, whole
+from silomix.runtime.nodes.node import Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, make_passage
 from silomix.runtime.store.files import naming
@@ -160,7 +161,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
         super().__init__(config)
-        self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom)
+        self.core = self.machine = core.Shuffler(self.federation, self.identity, os.urandom, config.epochs)
         sweep_pads(self.journal)
         for fact in read_shuffler(self.journal):
             self.core.recall(fact)
@@ -192,9 +193,15 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
+            if self.core.counts and self.core.log.records:  # it was killed before it went on in the next epoch
+                self.switch(self.core.log.epoch)
             await self.keep_time(core.Tick, lambda: False)
         finally:
-            await server.stop(GRACE_S)
+            await server.stop(self.grace_s)
+
+    async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
+        """Tell the machine that another epoch counts here."""
+        await self.insist(core.EpochsIn(epochs, self.clock()))
 
     def _open_attempt(self) -> bytes:
         """The attempt that can still end well here, or has, by its manifest's digest."""
@@ -255,6 +262,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self._sweep()
             case core.Countersign(record):
                 self.metrics.head(record.round)
+            case core.Switch(epoch):
+                self.switch(epoch)
             case core.Shows() | core.Keys() | core.Acknowledge() | core.Agree() | core.Reveal() | Remember():
                 pass  # the handler that stepped answers with these
         return None

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +23,7 @@ from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO, UpdateKind
 from silomix.runtime.core.protocol import silo as core
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record
@@ -38,7 +39,7 @@ from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.before_round import ask
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.follow import Follower
-from silomix.runtime.nodes.node import RETRY_S, Driver
+from silomix.runtime.nodes.node import RETRY_S, Driver, Node
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.frozen import Frozen, frozen_name
 from silomix.runtime.store.modelfile import write_model
@@ -62,7 +63,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if task is None:
             check_task(self.federation.policy)
         self.task = load_task(self.federation.policy.task, config.options) if task is None else task
-        self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops)
+        self.core = self.machine = core.Silo(self.federation, self.identity, config.required_hops, config.epochs)
         for fact in read_silo(self.journal):
             self.core.recall(fact)
         self.frozen = Frozen(config.state.frozen)
@@ -79,6 +80,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Watch the aggregator until the federation is done; come back whenever the line breaks."""
         aggregator = self.federation.aggregator.name
         log = self.log.bind(peer=aggregator)
+        if self.core.log.records:
+            self.switch(self.core.log.epoch)  # it was killed before it went on in the next epoch
         wake = asyncio.Event()
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
         async for attempt in backoff(wake=wake):
@@ -103,7 +106,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
-                if fault is not None and fault.reason in NOT_WANTED:
+                new = self.federation.epoch > 1 and not self.core.log.records  # its epoch may not have begun
+                if fault is not None and fault.reason in NOT_WANTED and not new:
                     raise fault from None
                 if fault is not None:
                     self._say_refused(fault, attempt, "the aggregator refused, trying again")
@@ -117,7 +121,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Log a refusal, on whichever side. Until somebody has upgraded one of the two it comes with every try."""
         if fault.reason is Reason.WRONG_PROTOCOL:
             what = "this silo waits until one of the two is upgraded"
-        if fault.reason is not Reason.WRONG_PROTOCOL or attempt % 10 == 0:
+        if fault.reason in (Reason.WRONG_EPOCH, Reason.WRONG_FEDERATION):
+            self.renewal.tell()  # somebody has the epoch that is missing here
+        if fault.reason not in (Reason.WRONG_PROTOCOL, Reason.WRONG_EPOCH, *NOT_WANTED) or attempt % 10 == 0:
             self.log.fault(what, fault, peer=self.federation.aggregator.name)
 
     def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
@@ -135,7 +141,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
     async def _records(self, records: tuple[Record, ...]) -> None:
         """Take in which rounds are over, or keep the evidence that the aggregator tells two stories."""
         try:
-            await self.insist(core.RecordsIn(records))
+            for batch in until_next(records):  # an epoch after the next one is heard of in the next
+                await self.insist(core.RecordsIn(batch))
         except Fork as fork:
             await self.insist(core.ForkSeen(fork))
             self.metrics.forked()
@@ -155,7 +162,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
-        return self.federation.draw(applied + 1)
+        return self.core.log.of(record).draw(applied + 1)
 
     async def _follow(self) -> None:
         """Compute the newest model, whether or not this silo is part of the next round."""
@@ -190,11 +197,23 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Write a fact, durably."""
         write_silo(self.journal, fact)
 
+    async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
+        """Tell the machine that another epoch counts here."""
+        await self.insist(core.EpochsIn(epochs))
+
+    def made_of(self, config: NodeConfig) -> Node:
+        """Make the node of the next epoch, with the task that is loaded unless that changes."""
+        ours, theirs = self.federation.policy, config.federation.policy
+        same = all(getattr(ours, key) == getattr(theirs, key) for key in ("task", "task_package", "task_digest"))
+        return type(self)(config, self.task if same and config.options == self.config.options else None)
+
     async def perform(self, effect: core.Effect) -> core.Event | None:
         """Carry one decision out."""
         match effect:
             case core.Follow():
                 self.spawn(self._follow())
+            case core.Switch(epoch):
+                self.switch(epoch)
             case core.TakePart(manifest):
                 self.follower.joined(manifest.digest)
                 self._busy = self.spawn(self._attempt(manifest, self._busy))
@@ -371,6 +390,16 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
         await self.work(self.config.state.last_body.write_text, json.dumps(figures))
+
+
+def until_next(records: tuple[Record, ...]) -> Iterator[tuple[Record, ...]]:
+    """Part records after each that names another epoch."""
+    start = 0
+    for end, record in enumerate(records, 1):
+        if record.next:
+            yield records[start:end]
+            start = end
+    yield records[start:]
 
 
 class _Masking:

@@ -2,6 +2,7 @@
 
     federation.toml                       the file that all pin
     OWNER.accepted  NODE.pin              the owners' signatures on it, and by which certificate each node is known
+    epochs/N/                             a later epoch: the same files once more
     ca.pem  ca.key                        in a federation with a CA: what certificates are checked by, what signs them
     owner.key                             this owner's own, to sign with
     NODE/                                 `Home`: one for each node
@@ -26,6 +27,9 @@ IDENTITY_FILE = "identity.key"
 CERTIFICATE_FILE = "tls.pem"
 CERTIFICATE_KEY_FILE = "tls.key"
 OWNER_KEY_FILE = "owner.key"
+NEXT_IDENTITY = "next-"
+"""How the name of the identity begins that a node is to have in a later epoch."""
+EPOCHS_DIRECTORY = "epochs"
 NEXT_CERTIFICATE_FILE = "next.pem"
 NEXT_KEY_FILE = "next.key"
 ENROLMENT = ".enrol"
@@ -82,6 +86,16 @@ class State:
     def pins(self) -> Path:
         """The newest pins that the node was shown: older ones are never taken again."""
         return self.directory / "pins"
+
+    @property
+    def epochs(self) -> Path:
+        """The later epochs that the node was shown, each in a directory of its own."""
+        return self.directory / EPOCHS_DIRECTORY
+
+    @property
+    def epoch(self) -> Path:
+        """Names the epoch in which the node is, by its digest, if that is not the one of its federation file."""
+        return self.epochs / "now"
 
     @property
     def sums(self) -> Path:

@@ -13,7 +13,7 @@ from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import Unseen
 from silomix.runtime.net.health import has_attempt
 from silomix.runtime.net.lines import Line, method
-from silomix.runtime.net.meeting import meet
+from silomix.runtime.net.meeting import OnlyPins, meet
 from silomix.runtime.net.version import PROTOCOL, PROTOCOL_NAME, SAID, check_protocol, difference
 from silomix.v1 import body_pb2, services_pb2
 
@@ -100,7 +100,7 @@ def test_nobody_of_another_protocol_is_answered_or_believed(tmp_path: Path, monk
             # What people and probes ask is answered all the same.
             config = load_node(home / "silo-04")
             assert (await fetch_status(config)).protocol == PROTOCOL
-            assert (await meet(config, "aggregator", running.aggregator.tls, (), 10.0)).protocol == str(PROTOCOL)
+            assert (await meet(config, "aggregator", running.aggregator.tls, OnlyPins(()), 10.0)).protocol == "2"
             async with peer(home, "silo-04", "shuffler-1") as caller:
                 assert not await has_attempt(caller.channel, manifest.digest, 10.0)
             monkeypatch.undo()

@@ -228,7 +228,7 @@ def test_an_epoch_is_signed_by_number_and_content(hospitals: Hospitals) -> None:
     assert epoch_digest(federation) != federation.digest
     assert federation.digest != replace(federation, epoch=2).digest
     edit(hospitals.home("hospital-a") / "federation.toml", "epoch = 1", "epoch = 2")
-    with pytest.raises(ConfigError, match="first file only"):
+    with pytest.raises(ConfigError, match="genesis: missing; `silomix assemble --previous`"):
         load_federation(hospitals.home("hospital-a"))
 
 

@@ -24,9 +24,9 @@ from silomix.runtime.config.owners.selfsigned import der, form_problem, self_sig
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.local import InProcess
-from silomix.runtime.net.meeting import meet
+from silomix.runtime.net.meeting import OnlyPins, meet
 from silomix.runtime.net.transport import Tls, channel, tls_of
-from silomix.runtime.nodes import renewal
+from silomix.runtime.nodes.changes import renewal
 from silomix.v1 import services_pb2, services_pb2_grpc
 
 NAME = "silo-01"
@@ -236,7 +236,9 @@ async def test_certificates_on_a_running_federation(tmp_path: Path, monkeypatch:
         newest = tls_of(load_node(home / "silo-04"))
         assert newest is not None
         assert newest.pins is not None
-        said = await meet(load_node(home / "silo-04"), "aggregator", _knowing(newest, home), newest.pins, 20)
+        said = await meet(
+            load_node(home / "silo-04"), "aggregator", _knowing(newest, home), OnlyPins(tuple(newest.pins)), 20
+        )
         assert {p.name: p.counter for p in said.pins}["aggregator"] == 3
         assert not any(task.done() for task in running.tasks.values())
 

@@ -52,7 +52,7 @@ class Attempted(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., manifest_digest: _Optional[bytes] = ..., chain: _Optional[_Iterable[str]] = ..., agreed: _Optional[bytes] = ..., silos: _Optional[_Iterable[str]] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("federation_digest", "round", "outcome", "attempts", "root", "model_before", "model_after", "state_before", "state_after", "previous", "signature", "countersignatures")
+    __slots__ = ("federation_digest", "round", "outcome", "attempts", "root", "model_before", "model_after", "state_before", "state_after", "previous", "signature", "countersignatures", "next_digest")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class Record(_message.Message):
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     COUNTERSIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     round: int
     outcome: str
@@ -77,7 +78,8 @@ class Record(_message.Message):
     previous: bytes
     signature: bytes
     countersignatures: _containers.RepeatedCompositeFieldContainer[Signature]
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., outcome: _Optional[str] = ..., attempts: _Optional[_Iterable[_Union[Attempted, _Mapping]]] = ..., root: _Optional[bytes] = ..., model_before: _Optional[bytes] = ..., model_after: _Optional[bytes] = ..., state_before: _Optional[bytes] = ..., state_after: _Optional[bytes] = ..., previous: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., countersignatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ...) -> None: ...
+    next_digest: bytes
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., outcome: _Optional[str] = ..., attempts: _Optional[_Iterable[_Union[Attempted, _Mapping]]] = ..., root: _Optional[bytes] = ..., model_before: _Optional[bytes] = ..., model_after: _Optional[bytes] = ..., state_before: _Optional[bytes] = ..., state_after: _Optional[bytes] = ..., previous: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., countersignatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., next_digest: _Optional[bytes] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("records",)

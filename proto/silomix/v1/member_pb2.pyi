@@ -1,3 +1,4 @@
+from silomix.v1 import history_pb2 as _history_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -19,16 +20,30 @@ class MeetResponse(_message.Message):
     def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("protocol", "version", "federation_digest", "pins")
+    __slots__ = ("protocol", "version", "federation_digest", "pins", "epochs", "ready_digest")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PINS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    READY_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol: str
     version: str
     federation_digest: bytes
     pins: _containers.RepeatedCompositeFieldContainer[Pin]
-    def __init__(self, protocol: _Optional[str] = ..., version: _Optional[str] = ..., federation_digest: _Optional[bytes] = ..., pins: _Optional[_Iterable[_Union[Pin, _Mapping]]] = ...) -> None: ...
+    epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+    ready_digest: bytes
+    def __init__(self, protocol: _Optional[str] = ..., version: _Optional[str] = ..., federation_digest: _Optional[bytes] = ..., pins: _Optional[_Iterable[_Union[Pin, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., ready_digest: _Optional[bytes] = ...) -> None: ...
+
+class Epoch(_message.Message):
+    __slots__ = ("file", "accepted", "pins")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PINS_FIELD_NUMBER: _ClassVar[int]
+    file: bytes
+    accepted: _containers.RepeatedCompositeFieldContainer[_history_pb2.Signature]
+    pins: _containers.RepeatedCompositeFieldContainer[Pin]
+    def __init__(self, file: _Optional[bytes] = ..., accepted: _Optional[_Iterable[_Union[_history_pb2.Signature, _Mapping]]] = ..., pins: _Optional[_Iterable[_Union[Pin, _Mapping]]] = ...) -> None: ...
 
 class Pin(_message.Message):
     __slots__ = ("name", "counter", "current", "next", "signature")

@@ -12,7 +12,7 @@ from rich.table import Table
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import PeerFault, UserError
-from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
 from silomix.runtime.nodes.facts import read_forks, read_log
 from silomix.runtime.nodes.lead.stuck import WAY_OUT
@@ -32,12 +32,12 @@ def show(path: Path, *, as_json: bool) -> int:
         raise UserError(f"{config.state.journal} is not there: this node has not run yet")
     with _journal(config.state.journal) as journal:
         records, forks = list(read_log(journal)), list(read_forks(journal))
-    problems = verify_log(records, config.federation)
+    problems = verify_log(records, config.epochs)
     problems += [
         f"round {known.round}: the aggregator signed two records, {_short(known.digest)} and {_short(other.digest)}"
         for known, other in forks
     ]
-    bound = RoundLog(config.federation, records).bound
+    bound = RoundLog(config.federation, records, config.epochs).bound
     if as_json:
         say_json({"records": [_json(record) for record in records], "bound": list(bound), "problems": problems})
     else:
@@ -53,14 +53,14 @@ def show(path: Path, *, as_json: bool) -> int:
     return Exit.NO if problems else Exit.DONE
 
 
-def verify_log(records: list[Record], federation: Federation) -> list[str]:
-    """Go through a log from its beginning, and say what does not hold."""
-    log, problems = RoundLog(federation), []
+def verify_log(records: list[Record], epochs: Epochs) -> list[str]:
+    """Go through a log from its beginning, each record under the epoch in which it was made; say what does not hold."""
+    log, problems = RoundLog(epochs.chain[-1], epochs=epochs), []
     for record in records:
         try:
             log.check_next(record)
             if record is not records[-1]:  # the newest may not count yet
-                check_countersigned(record, federation)
+                check_countersigned(record, log.of(record))
         except PeerFault as fault:
             problems.append(f"round {record.round}: {fault}")
             break

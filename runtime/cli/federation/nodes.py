@@ -220,13 +220,14 @@ async def _run(config: "NodeConfig") -> "list[services_pb2.RoundStatus]":
     from silomix.runtime.core.protocol.aggregator import Phase
     from silomix.runtime.local import make_node
     from silomix.runtime.nodes.aggregator import AggregatorNode
+    from silomix.runtime.nodes.changes.epochs import live
     from silomix.runtime.observe.stderr import Stderr
 
     try:
         with Stderr() as stderr:
-            node = make_node(config)
-            stderr.told = node.handshake_failed
-            await node.run()
+            first_node = make_node(config)
+            stderr.told = first_node.handshake_failed
+            node = await live(first_node, lambda renewed: setattr(stderr, "told", renewed.handshake_failed))
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):

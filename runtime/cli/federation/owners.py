@@ -16,6 +16,7 @@ from silomix.runtime.terminal import say, say_json
 
 if TYPE_CHECKING:
     from silomix.runtime.core.protocol.federation import Federation, Owner
+    from silomix.runtime.core.protocol.owners import Enrolment
 
 KEYGEN_EPILOG = """\
 Keys are made here and stay here. The owner's key, which agrees to federation files, is made beside the node's directory
@@ -32,6 +33,8 @@ is looked at here, to pin its source and the schema of its model.
 examples:
   silomix assemble fed *.enrol --name hospitals --task silomix.models.digits:task --rounds 20
   silomix assemble fed *.enrol --name hospitals --policy policy.toml
+  silomix assemble epoch-2 --previous /var/lib/silomix silo-04.enrol --rounds 40
+  silomix assemble epoch-2 --previous /var/lib/silomix --remove silo-02
 """
 ACCEPT_EPILOG = """\
 Call the other owners, at numbers that you know, and read the fingerprints to each other before you sign. Then send the
@@ -52,6 +55,8 @@ examples:
   silomix rotate --config /var/lib/silomix/silo-01 --take silo-02.pin
 """
 YES_DIGITS = 8
+KEY_ABOVE = 4
+"""Directories above an epoch's in which an owner's key is looked for: a node keeps epochs that far below it."""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -87,8 +92,24 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         formatter_class=raw,
     )
     cmd.add_argument("directory", type=Path, help="where to write federation.toml and the nodes' pins")
-    cmd.add_argument("enrolments", type=Path, nargs="+", metavar="ENROL", help="the .enrol file of every node")
-    cmd.add_argument("--name", required=True, help="name of the federation")
+    cmd.add_argument(
+        "enrolments",
+        type=Path,
+        nargs="*",
+        metavar="ENROL",
+        help="the .enrol file of every node; with --previous, of those that are new or have changed",
+    )
+    cmd.add_argument("--name", default="", help="name of the federation")
+    cmd.add_argument("--previous", type=Path, metavar="DIR", help="make the epoch after this one, from what it says")
+    cmd.add_argument(
+        "--remove", action="append", default=[], metavar="NODE", help="with --previous: a node that is to go"
+    )
+    cmd.add_argument(
+        "--owners-quorum",
+        type=int,
+        metavar="N",
+        help="owners who have to sign the next epoch (default: a majority, or as before)",
+    )
     cmd.add_argument("--policy", type=Path, metavar="FILE", help="TOML with a table [policy]; options override it")
     cmd.add_argument("--pool", default="", metavar="A,B,C", help="shufflers in order (default: by name)")
     cmd.add_argument("--anchor", type=Path, metavar="PEM", help="the owners' own CAs, in place of pinned certificates")
@@ -102,7 +123,9 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         formatter_class=raw,
     )
     cmd.add_argument("federation", type=Path, help="the directory of the federation file")
-    cmd.add_argument("--owner-key", type=Path, metavar="FILE", help="your key (default: owner.key in that directory)")
+    cmd.add_argument(
+        "--owner-key", type=Path, metavar="FILE", help="your key (default: owner.key in that directory, or above it)"
+    )
     cmd.add_argument("--homes", type=Path, metavar="DIR", help="where your nodes are (default: beside the owner's key)")
     cmd.add_argument("--elsewhere", action="append", default=[], metavar="NODE", help="a node of yours on another host")
     cmd.add_argument("--yes", action="store_true", help="sign without asking: you have compared it already")
@@ -112,6 +135,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("federation", type=Path, help="the federation file, or its directory")
     json_flag(cmd)
     cmd.set_defaults(handler=_digest)
+
+    cmd = commands.add_parser("enrol", help="enrol a node again for the next epoch: with a new identity, or address")
+    cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
+    cmd.add_argument("--new-identity", action="store_true", help="make an identity that takes over in the next epoch")
+    cmd.add_argument("--address", default="", metavar="HOST:PORT", help="where others will reach it")
+    cmd.add_argument("--owner-key", type=Path, metavar="FILE", help="your key (default: owner.key above the directory)")
+    cmd.set_defaults(handler=_enrol)
 
     cmd = commands.add_parser(
         "rotate",
@@ -192,6 +222,12 @@ def _assemble(args: argparse.Namespace) -> int:
     if file.exists():
         raise ConfigError(file, "", "is there already, and owners may have accepted it; give another directory")
     enrolments = read_enrolments(args.enrolments)
+    if args.previous is not None:
+        return _succeed(args, enrolments, file)
+    if not args.name or not enrolments:
+        raise BadOption("--name", "missing, or no .enrol file was given: a first epoch needs both")
+    if args.remove:
+        raise BadOption("--remove", "is for a later epoch, beside --previous; leave the node's .enrol file out")
     silos = sum(enrolment.role == "silo" for enrolment in enrolments)
     given = {**(read_policy(args.policy) if args.policy else {}), **given_policy(args)}
     policy = Policy(**{"chunk_parameters": chunk_for(max(1, silos)), **given})
@@ -216,6 +252,7 @@ def _assemble(args: argparse.Namespace) -> int:
         file=file,
         pool=[name for name in args.pool.split(",") if name],
         anchor=read(args.anchor) if args.anchor else b"",
+        owners_quorum=args.owners_quorum or 0,
     )
     write_federation(federation, enrolments, args.directory)
     if policy.initial_model == made:
@@ -234,23 +271,77 @@ def _assemble(args: argparse.Namespace) -> int:
 def _accept(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation
     from silomix.runtime.config.owners.accept import accept, owner_of
+    from silomix.runtime.config.owners.epochs import check_change, predecessor_of
     from silomix.runtime.config.owners.owner import check_own_nodes, owner_identity
     from silomix.runtime.config.owners.pins import load_pins, require_pins
-    from silomix.runtime.store.home import OWNER_KEY_FILE
+    from silomix.runtime.store.home import FEDERATION_FILE, OWNER_KEY_FILE
 
     home = args.federation if args.federation.is_dir() else args.federation.parent
     federation = load_federation(args.federation)
-    if federation.pinned:
+    previous = predecessor_of(federation, home).federation if federation.predecessor else None
+    if previous is not None:
+        check_change(federation, previous, home / FEDERATION_FILE)
+    elif federation.pinned:
         require_pins(load_pins(federation, home), federation, home)
-    key_file = args.owner_key or home / OWNER_KEY_FILE
+    above = (place / OWNER_KEY_FILE for place in (home, *list(home.resolve().parents)[:KEY_ABOVE]))
+    key_file = args.owner_key or next((path for path in above if path.is_file()), home / OWNER_KEY_FILE)
     identity = owner_identity("owner", key_file)
-    owner = owner_of(federation, identity.public, key_file)
+    owner = owner_of(federation, identity.public, key_file, previous)
     check_own_nodes(federation, owner, args.homes or key_file.parent, args.elsewhere)
     _show(federation, owner)
+    if previous is not None:
+        _show_changes(federation, previous)
     if not args.yes:
         _ask(federation)
     path = accept(federation, replace(identity, name=owner.name), home)
     say(f"{path}: send it to the other owners")
+    if previous is not None:
+        say("a running node that finds it tells the others; the epoch begins after the next round that is applied")
+    return 0
+
+
+def _show_changes(federation: "Federation", previous: "Federation") -> None:
+    from silomix.runtime.core.protocol.epochs import differences
+
+    say("")
+    say(f"what changes after epoch {previous.epoch}, which {previous.quorum} of {len(previous.owners)} owners decide:")
+    for line in differences(federation, previous) or ["nothing"]:
+        say(f"  {line}")
+
+
+def _succeed(args: argparse.Namespace, enrolments: "list[Enrolment]", file: Path) -> int:
+    """Make the epoch after another, of what that one says and of what is to change."""
+    from silomix.runtime.config.owners.assemble import read_policy
+    from silomix.runtime.config.owners.successor import newest, policy_after, succeed, write_successor
+    from silomix.runtime.consent import source_of
+    from silomix.runtime.store.home import ACCEPTED, EPOCHS_DIRECTORY
+
+    for option, given in (("--name", args.name), ("--anchor", args.anchor)):
+        if given:
+            raise BadOption(option, "is what the epoch before says: leave it out beside --previous")
+    history = newest(args.previous)
+    old = history[-1].federation
+    given = {**(read_policy(args.policy) if args.policy else {}), **given_policy(args)}
+    if "task" in given:
+        source = source_of(given["task"])
+        given |= {"task_package": source.package, "task_digest": source.digest}
+    federation = succeed(
+        old,
+        enrolments,
+        remove=args.remove,
+        policy=policy_after(old.policy, given),
+        pool=[name for name in args.pool.split(",") if name],
+        owners_quorum=old.owners_quorum if args.owners_quorum is None else args.owners_quorum,
+        file=file,
+    )
+    write_successor(federation, enrolments, history, args.directory)
+    _show(federation)
+    _show_changes(federation, old)
+    say("")
+    place = f"{EPOCHS_DIRECTORY}/{federation.epoch}"
+    say(f"{args.directory}: put it into {place} beside your nodes' federation file, and run `silomix accept` there.")
+    say("Running nodes pass it on: the other owners find it in the state of their nodes, look at it, and accept it.")
+    say(f"An owner who is new gets this directory with everybody's {ACCEPTED} files, and puts it above its nodes.")
     return 0
 
 
@@ -296,16 +387,28 @@ def _show(federation: "Federation", us: "Owner | None" = None) -> None:
 def _digest(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation
     from silomix.runtime.config.owners.accept import read_accepted
+    from silomix.runtime.config.owners.epochs import predecessor_of
+    from silomix.runtime.core.protocol.epochs import signers
     from silomix.runtime.core.protocol.owners import not_accepted
 
     federation = load_federation(args.federation)
     home = args.federation if args.federation.is_dir() else args.federation.parent
     found = read_accepted(home)
-    missing, wrong = not_accepted(federation, {owner: signature for owner, (_, _, signature) in found.items()})
+    signatures = {owner: signature for owner, (_, _, signature) in found.items()}
+    if federation.predecessor:
+        old = predecessor_of(federation, home).federation
+        have = signers(federation, old, signatures)
+        states = {o.name: "accepted" if o.name in have else "missing" for o in old.owners}
+        return _say_digest(args, federation, states, f"it takes {old.quorum} of them")
+    missing, wrong = not_accepted(federation, signatures)
     states = {
         owner.name: "missing" if owner.name in missing else "wrong" if owner.name in wrong else "accepted"
         for owner in federation.owners
     }
+    return _say_digest(args, federation, states)
+
+
+def _say_digest(args: argparse.Namespace, federation: "Federation", states: dict[str, str], rule: str = "") -> int:
     if args.json:
         say_json({"digest": federation.digest.hex(), "epoch": federation.epoch, "owners": states})
         return 0
@@ -313,6 +416,28 @@ def _digest(args: argparse.Namespace) -> int:
     words = {"accepted": "has accepted it", "missing": "has not accepted it", "wrong": "has accepted another file"}
     for owner, state in states.items():
         say(f"{owner} {words[state]}")
+    if rule:
+        say(rule)
+    return 0
+
+
+def _enrol(args: argparse.Namespace) -> int:
+    from silomix.runtime.config.kinds import ADDRESS
+    from silomix.runtime.config.owners.owner import owner_identity
+    from silomix.runtime.config.owners.successor import enrol_again
+    from silomix.runtime.core.protocol.owners import fingerprint
+    from silomix.runtime.store.home import OWNER_KEY_FILE
+
+    if args.address:
+        try:
+            ADDRESS.parse(args.address)
+        except ValueError:
+            raise BadOption("--address", f"found {args.address!r}; give {ADDRESS.allowed}") from None
+    home = args.config if args.config.is_dir() else args.config.parent
+    owner = owner_identity("owner", args.owner_key or home.resolve().parent / OWNER_KEY_FILE)
+    enrolment, path = enrol_again(args.config, owner, args.address, new_identity=args.new_identity)
+    say(f"node's key    {fingerprint(enrolment.member.key)}{'   made just now' if args.new_identity else ''}")
+    say(f"{path}: send it to whoever assembles the next epoch. Until that begins, the node is as it was")
     return 0
 
 

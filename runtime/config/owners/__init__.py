@@ -7,5 +7,7 @@ accept      the owners' signatures on it
 selfsigned  a node's own certificate
 pins        by which certificate each node is known
 rotate      changing it
+epochs      later epochs as files, and what a node has of them
+successor   the next epoch's file, and a node's entry in it
 trial       all of this in one hand, for one machine
 """

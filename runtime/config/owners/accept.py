@@ -30,12 +30,17 @@ class NotAccepted(ConfigError, Passing):  # noqa: N818 - what it is
 
 def accept(federation: Federation, owner: Identity, directory: Path) -> Path:
     """Sign a federation file for its owner, and write the signature beside it."""
-    path = directory / f"{owner.name}{ACCEPTED}"
+    return write_accepted(federation, owner.name, owner.sign(epoch_digest(federation)), directory)
+
+
+def write_accepted(federation: Federation, owner: str, signature: bytes, directory: Path) -> Path:
+    """Write an owner's signature on a federation file."""
+    path = directory / f"{owner}{ACCEPTED}"
     lines = [
-        f"# {owner.name} agrees to the federation file with this digest, and to no other.",
-        f"owner = {toml(owner.name)}",
+        f"# {owner} agrees to the federation file with this digest, and to no other.",
+        f"owner = {toml(owner)}",
         f"digest = {toml(federation.digest.hex())}",
-        f"signature = {toml(owner.sign(epoch_digest(federation)).hex())}",
+        f"signature = {toml(signature.hex())}",
     ]
     write_atomically(path, ("\n".join(lines) + "\n").encode(), mode=PUBLIC)
     return path
@@ -74,9 +79,9 @@ def require_accepted(federation: Federation, directory: Path) -> None:
         )
 
 
-def owner_of(federation: Federation, public: bytes, key_file: Path) -> Owner:
-    """Find the owner that a key is of, or say that the file does not know it."""
-    for owner in federation.owners:
+def owner_of(federation: Federation, public: bytes, key_file: Path, previous: Federation | None = None) -> Owner:
+    """Find the owner that a key is of, here or in the epoch before, or say that the file does not know it."""
+    for owner in (*federation.owners, *(previous.owners if previous else ())):
         if owner.key == public:
             return owner
     raise ConfigError(

@@ -53,6 +53,7 @@ def assemble(
     pool: Sequence[str] = (),
     anchor: bytes = b"",
     insecure: bool = False,
+    owners_quorum: int = 0,
 ) -> Federation:
     """Make a federation of its members. Errors name the file that it is going to be.
 
@@ -84,6 +85,7 @@ def assemble(
         anchor=anchor,
         pinned=pinned,
         owners=_owners(where, enrolments),
+        owners_quorum=owners_quorum,
     )
     return checked(federation, file)
 

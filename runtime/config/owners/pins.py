@@ -17,7 +17,7 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.core.values import whole
 from silomix.runtime.store.files import PUBLIC, write_atomically
-from silomix.runtime.store.home import PIN
+from silomix.runtime.store.home import EPOCHS_DIRECTORY, PIN, State
 
 MAX_COUNTER = (1 << 53) - 1
 PIN_KEYS = {
@@ -108,10 +108,18 @@ def load_pins(federation: Federation, *directories: Path) -> Pins:
             try:
                 pins.take(pin)
             except PeerFault as fault:
+                if federation.epoch > 1 and fault.reason is Reason.BAD_SIGNATURE:  # of an identity of another epoch
+                    continue
                 raise ConfigError(
                     path, "", f"{fault.message}: have {member.owner} send {pin.name}{PIN} again"
                 ) from None
     return pins
+
+
+def known_pins(federation: Federation, agreement: Path, state: State) -> Pins:
+    """Read every pin that a node has: those beside its files of epochs, and those that it was shown."""
+    later = (agreement / EPOCHS_DIRECTORY, state.epochs) if federation.epoch > 1 else ()
+    return load_pins(federation, agreement, *(one for place in later for one in sorted(place.glob("*"))), state.pins)
 
 
 def require_pins(pins: Pins, federation: Federation, directory: Path) -> None:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from silomix.runtime.config.authority import private_pem
 from silomix.runtime.config.load import NodeConfig, identity_of, load_node
-from silomix.runtime.config.owners.pins import Pins, load_pins, read_pin, write_pin
+from silomix.runtime.config.owners.pins import Pins, known_pins, read_pin, write_pin
 from silomix.runtime.config.owners.selfsigned import der, pem, self_signed
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import PeerFault, UserError
@@ -31,7 +31,7 @@ def prepare(path: Path) -> Path:
     home = config.key.parent
     write_atomically(home / NEXT_KEY_FILE, private_pem(key))
     write_atomically(home / NEXT_CERTIFICATE_FILE, made.public_bytes(Encoding.PEM), mode=PUBLIC)
-    _give((home / NEXT_KEY_FILE, home / NEXT_CERTIFICATE_FILE), home)
+    give((home / NEXT_KEY_FILE, home / NEXT_CERTIFICATE_FILE), home)
     return _say(config, Pin(config.name, pin.counter + 1, pin.current, made.public_bytes(Encoding.DER)))
 
 
@@ -49,7 +49,7 @@ def finish(path: Path) -> Path:
         raise UserError(f"{home}: no next certificate was announced; run `silomix rotate` first")
     write_atomically(config.key, key.read_bytes())
     write_atomically(config.certificate, pem(pin.next), mode=PUBLIC)
-    _give((config.key, config.certificate), home)
+    give((config.key, config.certificate), home)
     done = _say(config, Pin(config.name, pin.counter + 1, pin.next))
     key.unlink()
     certificate.unlink()
@@ -74,11 +74,11 @@ def keep(pin: Pin, config: NodeConfig) -> Path:
     place = config.state.pins
     place.mkdir(parents=True, exist_ok=True)
     path = write_pin(pin, place)
-    _give((place.parent, place, path), config.identity.parent)
+    give((place.parent, place, path), config.identity.parent)
     return path
 
 
-def _give(paths: Iterable[Path], like: Path) -> None:
+def give(paths: Iterable[Path], like: Path) -> None:
     """Give what root has written to the user that runs the node, whose directory this is."""
     if os.geteuid() == 0:
         owner = like.stat()
@@ -97,7 +97,7 @@ def _own(path: Path) -> tuple[NodeConfig, Pins, Pin]:
 
 
 def _pins(config: NodeConfig) -> Pins:
-    return load_pins(config.federation, config.agreement, config.state.pins)
+    return known_pins(config.federation, config.agreement, config.state)
 
 
 def _say(config: NodeConfig, pin: Pin) -> Path:

@@ -16,6 +16,7 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import (
     HEAR_S,
@@ -286,6 +287,14 @@ class SumRefused:
 
 
 @dataclass(frozen=True)
+class EpochsIn:
+    """Another epoch counts at this node; with its digest, if the next applied record is to name it."""
+
+    epochs: Epochs
+    following: bytes = b""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -312,6 +321,7 @@ Event = (
     | CountersignedIn
     | SumApplied
     | SumRefused
+    | EpochsIn
     | Tick
 )
 
@@ -437,6 +447,13 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Switch:
+    """The next round is in another epoch: this machine is done, and one of that epoch goes on from the journal."""
+
+    epoch: bytes
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """An attempt, or the whole round, is over without a sum: say why, and forget what it left."""
 
@@ -470,6 +487,7 @@ Effect = (
     | Apply
     | AskStore
     | Publish
+    | Switch
     | GiveUp
     | Finish
 )
@@ -500,12 +518,14 @@ class Phase(StrEnum):
     """The sum can be read, and is being made into a model."""
     RECORDING = "recording"
     """The round's record is signed, and hops store it."""
+    CHANGING = "changing"
+    """The next round is in another epoch, and another machine's."""
     FINISHED = "finished"
     """All rounds are done."""
 
 
 _NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open")
-_ON = (Phase.PREPARING, Phase.RECORDING, Phase.FINISHED)
+_ON = (Phase.PREPARING, Phase.RECORDING, Phase.CHANGING, Phase.FINISHED)
 """Where the next attempt begins, the round ends, or all of it."""
 _FAILED = does("_failed")
 _LATE = does("_late_head")
@@ -518,8 +538,9 @@ def _row(**answers: Answer) -> dict[type, Answer]:
     """Answer the events that matter in a phase. A stream is refused in all others, and everything else ignored."""
     named = {kind.__name__: kind for kind in get_args(Event)}
     row: dict[type, Answer] = dict.fromkeys(named.values(), IGNORES)
+    row |= {HeaderIn: _NONE, CohortIn: _NONE, EpochsIn: does("_epochs")}
     row |= {HopGone: does("_gone"), HopBack: does("_back")}
-    return row | {HeaderIn: _NONE, CohortIn: _NONE} | {named[name]: answer for name, answer in answers.items()}
+    return row | {named[name]: answer for name, answer in answers.items()}
 
 
 TABLE: Table = {
@@ -576,6 +597,7 @@ TABLE: Table = {
     ),
     Phase.APPLYING: _row(HeadIn=_LATE, SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
     Phase.RECORDING: _row(HeadIn=_LATE, CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
+    Phase.CHANGING: _row(),
     Phase.FINISHED: _row(),
 }
 """What an event does in each phase. An attempt that is given up begins the next one, so there is no state for it."""
@@ -586,7 +608,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     TABLE = TABLE
 
-    def __init__(self, federation: Federation, identity: Identity, rng: Rng) -> None:
+    def __init__(self, federation: Federation, identity: Identity, rng: Rng, epochs: Epochs | None = None) -> None:
         """Start empty; `recall` what the journal has before the first step."""
         self.federation = federation
         self.identity = identity
@@ -608,7 +630,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self._resume_after = 0
         self._lost_to: set[str] = set()
         """Hops that serve another process."""
-        self.log = RoundLog(federation)
+        self.log = RoundLog(federation, epochs=epochs)
+        self.following = b""
+        """The epoch that the next applied record names."""
         self.model = b""
         self.server_state = b""
         self.manifest: Manifest | None = None
@@ -685,7 +709,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if self.log.last is None:
             return True
         try:
-            check_countersigned(self.log.last, self.federation)
+            check_countersigned(self.log.last, self.log.of(self.log.last))
         except PeerFault:
             return False
         return True
@@ -724,7 +748,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []  # an answer to an earlier question
         if shown.life > self.life:
             return self._outlived(hop, shown)
-        check_shown(shown, self.federation)
+        check_shown(shown, self.log)
         heard = {**self.heard, hop: shown}
         effects = self._go_on(heard) if len(heard) == len(self.federation.chain) else []
         self.heard = heard
@@ -785,7 +809,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 raise self._superseded(served)
             self._lost_to = {*self._lost_to, hop}
             return self._failed(HopFailed(hop, "it serves another aggregator process with this identity", event.now))
-        check_shown(shown, self.federation)
+        check_shown(shown, self.log)
         if any(record.round >= self.log.round for record in missing_records(self.log, {hop: shown})):
             raise LocalFault(
                 Reason.FORKED,
@@ -809,10 +833,22 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.model, self.server_state = event.model, event.state
         self._schema, self._bounds = event.schema, event.bounds
         if known is None:
+            if self.federation.predecessor:
+                raise LocalFault(
+                    Reason.WRONG_EPOCH,
+                    f"a history begins in the first epoch, and this node is in epoch {self.federation.epoch}: start "
+                    "with the federation's first file, or put the journal back",
+                )
             first = genesis(self.federation, event.model, event.state).signed(self.identity)
             return self._record(first)
         if not self.counts:
             return self._ask_store(known)
+        following = self.log.epochs.find(self.log.epoch)
+        if following is not None and following.epoch > self.federation.epoch:  # its records came from hops just now
+            self.state = Phase.CHANGING
+            return [Switch(following.digest)]
+        if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
+            return [AskStore(known, self.federation.chain), *self._begin(event.now)]
         if self._resume_after:  # a hop knows of later attempts than this journal: what they left is theirs to say
             self.attempt, self._resume_after = max(self.attempt, self._resume_after), 0
             return self._begin(event.now)
@@ -1118,6 +1154,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             self.server_state,
             state,
             self.log.head,
+            self.following if outcome is Outcome.APPLIED else b"",
         )
 
     def _record(self, record: Record) -> list[Effect]:
@@ -1146,7 +1183,19 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []
         record = self._countersigned_by(record)
         self.tried_here = 0
-        return [Remember(Recorded(record)), Publish(record), *self._begin(event.now)]
+        told: list[Effect] = [Remember(Recorded(record)), Publish(record)]
+        return [*told, *(self._change(record) if record.next else self._begin(event.now))]
+
+    def _change(self, record: Record) -> list[Effect]:
+        self.state = Phase.CHANGING
+        return [Switch(record.next)]
+
+    def _epochs(self, event: EpochsIn) -> list[Effect]:
+        self.log.epochs = event.epochs
+        if event.following:
+            event.epochs.check_next(self.federation.digest, event.following)
+            self.following = event.following
+        return []
 
     def _refused(self, event: SumRefused) -> list[Effect]:
         if event.manifest != self._open_manifest.digest:

@@ -56,6 +56,12 @@ class Federation:
     """Who has to agree to this file."""
     epoch: int = 1
     """The number of this file among those of the federation. The first is the genesis: every owner signs it."""
+    genesis: bytes = b""
+    """Digest of the first epoch; empty in the first itself."""
+    predecessor: bytes = b""
+    """Digest of the epoch before this one; empty in the first."""
+    owners_quorum: int = 0
+    """Owners of this epoch who have to sign the next one; 0 for a majority."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -70,7 +76,19 @@ class Federation:
             for owner in self.owners:
                 parts += [owner.name, owner.key]
             parts += [*(member.owner for member in everybody), len(self.owners)]
+            if self.owners_quorum or self.predecessor:
+                parts += [self.owners_quorum, self.genesis, self.predecessor]
         return digest("federation", *parts)
+
+    @property
+    def first(self) -> bytes:
+        """Digest of the first epoch."""
+        return self.genesis or self.digest
+
+    @property
+    def quorum(self) -> int:
+        """Owners of this epoch who have to sign the next one. Of two such sets, one owner is in both."""
+        return self.owners_quorum or len(self.owners) // 2 + 1
 
     @property
     def secure(self) -> bool:

@@ -75,21 +75,22 @@ def number_of(life: bytes) -> int:
     return int.from_bytes(life[:NUMBER_BYTES], "big")
 
 
-def counts(record: Record, federation: Federation) -> bool:
+def counts(record: Record, log: RoundLog) -> bool:
     """Whether enough hops have stored a record."""
     try:
-        check_countersigned(record, federation)
+        check_countersigned(record, log.of(record))
     except PeerFault:
         return False
     return True
 
 
-def check_shown(shown: Shown, federation: Federation) -> None:
+def check_shown(shown: Shown, log: RoundLog) -> None:
     """Check what a hop shows, before any of it is believed."""
+    federation = log.federation
     for place, record in enumerate(shown.records):
         if record.round != shown.start + place:
             raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
-        check_record(record, federation)
+        check_record(record, log.of(record))
     for told in shown.told:
         check_chain(told.bond.chain, federation)
         signatures = told.bond.signed_by(federation.aggregator.name)
@@ -101,7 +102,7 @@ def missing_records(log: RoundLog, heard: Mapping[str, Shown]) -> tuple[Record, 
 
     Two records of one round, both signed here, are more than an aggregator can mend: it says so and goes no further.
     """
-    made, new = RoundLog(log.federation, log.records), list[Record]()
+    made, new = RoundLog(log.federation, log.records, log.epochs), list[Record]()
     shown: dict[int, dict[bytes, list[Record]]] = {}
     for one in heard.values():
         for record in one.records:
@@ -110,8 +111,8 @@ def missing_records(log: RoundLog, heard: Mapping[str, Shown]) -> tuple[Record, 
         own = made.records[round_] if round_ < made.round else None
         if own is not None:
             stories.setdefault(own.digest, []).append(own)
-        united = [_united(copies, log.federation) for copies in stories.values()]
-        counted = [record for record in united if counts(record, log.federation)]
+        united = [_united(copies, log.of(copies[0])) for copies in stories.values()]
+        counted = [record for record in united if counts(record, log)]
         told = counted or united
         if len(told) != 1 or (own is not None and told[0].digest != own.digest):
             raise LocalFault(
@@ -123,7 +124,7 @@ def missing_records(log: RoundLog, heard: Mapping[str, Shown]) -> tuple[Record, 
         record = told[0]
         if own is None:
             _check_goes_on(made, record)
-        if own is None or (not counts(own, log.federation) and counted):
+        if own is None or (not counts(own, log) and counted):
             made.append(record)
             new.append(record)
     return tuple(new)

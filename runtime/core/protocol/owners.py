@@ -95,7 +95,7 @@ class Enrolment:
 
 def epoch_digest(federation: Federation) -> bytes:
     """What owners sign: genesis, predecessor, number and content. The first epoch has nothing before it."""
-    return digest("epoch", b"", b"", federation.epoch, federation.digest)
+    return digest("epoch", federation.genesis, federation.predecessor, federation.epoch, federation.digest)
 
 
 def not_accepted(federation: Federation, signatures: Mapping[str, bytes]) -> tuple[list[str], list[str]]:

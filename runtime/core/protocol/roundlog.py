@@ -13,6 +13,7 @@ from functools import cached_property
 
 from silomix.runtime.core.digest import DIGEST_BYTES, digest
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Manifest
@@ -62,6 +63,8 @@ class Record:
     state_before: bytes
     state_after: bytes
     previous: bytes
+    next: bytes = b""
+    """Digest of the epoch in which the next round is, if it is another."""
     signature: bytes = b""
     countersignatures: Signatures = field(default=(), compare=False)
 
@@ -86,6 +89,7 @@ class Record:
             self.state_before,
             self.state_after,
             self.previous,
+            *([self.next] if self.next else ()),
         )
 
     def signed(self, identity: Identity) -> "Record":
@@ -96,6 +100,11 @@ class Record:
     def silos(self) -> tuple[str, ...]:
         """The cohort of a round that was applied."""
         return self.attempts[-1].silos if self.outcome is Outcome.APPLIED else ()
+
+    @property
+    def epoch_after(self) -> bytes:
+        """Digest of the epoch in which the next round is."""
+        return self.next or self.federation
 
 
 def genesis(federation: Federation, model: bytes, state: bytes) -> Record:
@@ -153,6 +162,8 @@ def check_record(record: Record, federation: Federation) -> None:
         raise PeerFault(Reason.MALFORMED, f"the attempts of round {record.round} are not in order")
     if (record.outcome is Outcome.GENESIS) is not (record.round == 0):
         raise PeerFault(Reason.MALFORMED, f"round {record.round} cannot have ended as {record.outcome}")
+    if record.next and record.outcome is not Outcome.APPLIED:  # else two pools would have one model between them
+        raise PeerFault(Reason.WRONG_EPOCH, f"round {record.round} was not applied, and no epoch begins after it")
     check_beginning(record, federation)
     for one in record.attempts:
         if one.agreed:
@@ -172,9 +183,10 @@ def check_record(record: Record, federation: Federation) -> None:
 class RoundLog:
     """The records that a node holds, from round 0 on, without a gap."""
 
-    def __init__(self, federation: Federation, records: Iterable[Record] = ()) -> None:
-        """Start with records that were checked before, or with none."""
+    def __init__(self, federation: Federation, records: Iterable[Record] = (), epochs: Epochs | None = None) -> None:
+        """Start with records that were checked before, or with none; `epochs` are those that count at this node."""
         self.federation = federation
+        self.epochs = Epochs((federation,)) if epochs is None else epochs
         self.records: list[Record] = list(records)
 
     @property
@@ -185,7 +197,16 @@ class RoundLog:
     @property
     def head(self) -> bytes:
         """Digest of the newest record, or what the first one names as the one before it."""
-        return self.records[-1].digest if self.records else digest("genesis", self.federation.digest)
+        return self.records[-1].digest if self.records else digest("genesis", self.epochs.first)
+
+    @property
+    def epoch(self) -> bytes:
+        """Digest of the epoch in which the next round is."""
+        return self.records[-1].epoch_after if self.records else self.epochs.first
+
+    def of(self, record: Record) -> Federation:
+        """The federation as it was when a record was made."""
+        return self.epochs.get(record.federation, f"the record of round {record.round}")
 
     @property
     def round(self) -> int:
@@ -225,7 +246,7 @@ class RoundLog:
 
     def check_next(self, record: Record) -> None:
         """Check that a record is the next one, or refuse it. A second one of a round is evidence: `Fork`."""
-        check_record(record, self.federation)
+        check_record(record, self.of(record))
         if record.round < self.round:
             known = self.records[record.round]
             if known.digest == record.digest:
@@ -233,6 +254,9 @@ class RoundLog:
             raise Fork(known, record)
         _expect(Reason.WRONG_HEAD, "round of the next record", record.round, self.round)
         _expect(Reason.WRONG_HEAD, f"what the record of round {record.round} goes on from", record.previous, self.head)
+        _expect(Reason.WRONG_EPOCH, f"the epoch of round {record.round}", record.federation, self.epoch)
+        if record.next:
+            self.epochs.check_next(record.federation, record.next)
         if self.records:
             before = self.records[-1]
             _expect(Reason.WRONG_MODEL, "the record's model", record.model_before, before.model_after)
@@ -248,12 +272,12 @@ class RoundLog:
 
     def extended(self, records: Sequence[Record]) -> "tuple[RoundLog, tuple[Record, ...]]":
         """Return the log with records that count added to it, and which of them are new. Nothing is changed here."""
-        log, new = RoundLog(self.federation, self.records), []
+        log, new = RoundLog(self.federation, self.records, self.epochs), []
         for record in records:
             if record.round < log.round and log.records[record.round].digest == record.digest:
                 continue
             log.check_next(record)
-            check_countersigned(record, self.federation)
+            check_countersigned(record, self.of(record))
             log.append(record)
             new.append(record)
         return log, tuple(new)
@@ -269,6 +293,7 @@ class RoundLog:
                 expected=self.round,
             )
         assert self.records, "round 0 is no manifest's"
+        _expect(Reason.WRONG_EPOCH, f"the epoch of round {manifest.round}", manifest.federation, self.epoch)
         _expect(Reason.WRONG_MODEL, "the model", manifest.model, self.records[-1].model_after)
         _expect(Reason.WRONG_MODEL, "the server's state", manifest.state, self.records[-1].state_after)
         _expect(Reason.WRONG_HEAD, "the number of rounds that were applied", manifest.applied, self.applied)

@@ -17,6 +17,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
 from silomix.runtime.core.protocol.identity import Identity, verify
@@ -63,6 +64,9 @@ from silomix.runtime.core.protocol.rules import (
     invited,
 )
 
+PATIENCE_S, PATIENCE_ROUNDS = 180.0, 3
+"""For how long, and for how many applied rounds, a hop goes on in an epoch whose successor counts: the word takes time
+to get round. An aggregator that goes on for longer withholds the new epoch, or a hop's owner has not accepted it."""
 UNFIT_ROUNDS = 10
 """Rounds that a silo sits out that was shown to have sealed garbage, this one included."""
 
@@ -323,6 +327,14 @@ class ForkSeen:
 
 
 @dataclass(frozen=True)
+class EpochsIn:
+    """Another epoch counts at this node."""
+
+    epochs: Epochs
+    now: float
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -346,6 +358,7 @@ Event = (
     | RevealIn
     | RecordIn
     | ForkSeen
+    | EpochsIn
     | Tick
 )
 
@@ -447,6 +460,13 @@ class Countersign:
 
 
 @dataclass(frozen=True)
+class Switch:
+    """The next round is in another epoch: this machine is done, and one of that epoch goes on from the journal."""
+
+    epoch: bytes
+
+
+@dataclass(frozen=True)
 class Abort:
     """Give the attempt up and say why; the aggregator will try again."""
 
@@ -472,6 +492,7 @@ Effect = (
     | Agree
     | Reveal
     | Countersign
+    | Switch
     | Abort
     | Forget
 )
@@ -503,6 +524,7 @@ _ALWAYS = {
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
     ForkSeen: does("_fork"),
+    EpochsIn: does("_epochs"),
 }
 """What is answered from the journal alone, whatever is in memory: so a restart does not matter."""
 TABLE: Table = {
@@ -624,14 +646,16 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     TABLE = TABLE
 
-    def __init__(self, federation: Federation, identity: Identity, rng: Rng) -> None:
+    def __init__(self, federation: Federation, identity: Identity, rng: Rng, epochs: Epochs | None = None) -> None:
         """Start empty; `recall` what the journal has before the first step."""
         self.federation = federation
         self.identity = identity
         self.state = State.IDLE
         self.keys: dict[tuple[int, int], dict[str, Secret]] = {}
         """By round and attempt, then by silo."""
-        self.log = RoundLog(federation)
+        self.log = RoundLog(federation, epochs=epochs)
+        self._successor: tuple[float, int] | None = None
+        """Since when another epoch counts here that has not begun, and after how many applied rounds."""
         self.counts = False
         """Whether the log's newest record is known to count."""
         self.padded: dict[bytes, Padded] = {}
@@ -734,8 +758,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     # An aggregator that begins
 
     def _show(self, event: Show) -> list[Effect]:
-        """Show an aggregator process what it may have lost, and take nothing more from one that began before."""
-        self.federation.check_same(event.federation, self.federation.aggregator.name)
+        """Show an aggregator process what it may have lost, and take nothing more from one that began before.
+
+        It may be in another epoch: in the next one, or back in the first.
+        """
+        if self.log.epochs.find(event.federation) is None:
+            self.federation.check_same(event.federation, self.federation.aggregator.name)
         log, attempts = self.log, [a for round_, a in (*self.keys, self.closed) if round_ == self.log.round]
         if self.attempt is not None and self.attempt.manifest.round == log.round:
             attempts.append(self.attempt.manifest.attempt)
@@ -752,8 +780,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         name = self.identity.name
         if self._signed_other(record) or name in dict(record.countersignatures):
             return record
-        own = (name, self._countersign(record).signature)
-        return replace(record, countersignatures=(*record.countersignatures, own))
+        own = tuple((name, e.signature) for e in self._countersign(record) if isinstance(e, Countersign))
+        return replace(record, countersignatures=(*record.countersignatures, *own))
 
     def _check_life(self, life: bytes) -> None:
         """Refuse an aggregator process that this hop has not heard, or that another has come after."""
@@ -772,6 +800,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _prepare(self, event: Prepare) -> list[Effect]:
         self._check_life(event.life)
         self.federation.check_same(event.federation, self.federation.aggregator.name)
+        self._check_epoch(event.now)
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
         newest = (1, 1)
@@ -807,6 +836,24 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         ]
         return [*effects, Keys(tuple(keys), self.last_released)]
 
+    def _check_epoch(self, now: float) -> None:
+        """Open no round under an epoch that is over, or that the aggregator keeps up though another counts for long."""
+        if self.log.records and self.log.epoch != self.federation.digest:
+            raise PeerFault(
+                Reason.WRONG_EPOCH,
+                f"the round log goes on in another epoch than {self.federation.epoch}, in which this hop is",
+            )
+        if self._successor is None:
+            return
+        since, applied = self._successor
+        if now - since >= PATIENCE_S and self.log.applied - applied >= PATIENCE_ROUNDS:
+            raise PeerFault(
+                Reason.WRONG_EPOCH,
+                f"epoch {self.federation.epoch + 1} has counted here for {self.log.applied - applied} rounds, and the "
+                f"aggregator goes on in epoch {self.federation.epoch}: this hop does not",
+                peer=self.federation.aggregator.name,
+            )
+
     def _close_before(self, round_: int, attempt: int) -> list[Effect]:
         """Fence all earlier attempts: what was not released in one of them never will be."""
         if attempt == 1:  # earlier rounds are closed by their records
@@ -835,6 +882,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if manifest.round < self.log.round:
             raise PeerFault(Reason.WRONG_ROUND, f"round {manifest.round} is over", found=manifest.round)
         self.log.check_link(manifest)
+        self._check_epoch(event.now)
         counted = self._check_counts(event.head)
         before = self._bound_to(manifest)
         if self.attempt is not None:
@@ -875,7 +923,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             return []
         if head.digest != self.log.head:
             raise self._unlinked(head.round + 1)
-        check_countersigned(head, self.federation)
+        check_countersigned(head, self.log.of(head))
         return [Remember(Stored(head))]
 
     def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
@@ -1240,11 +1288,13 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self._check_life(event.life)
         record = event.record
         if record.digest == self.log.head:
-            proof: list[Effect] = [] if self.counts or not self._is_counted(record) else [Remember(Stored(record))]
-            return proof if self._signed_other(record) else [*proof, self._countersign(record)]
+            proof: list[Effect] = []
+            if not self.counts and self._is_counted(record):
+                proof = [Remember(Stored(record)), *self._switch(record)]
+            return proof if self._signed_other(record) else [*proof, *self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
-            RoundLog(self.federation, self.log.records[:-1]).check_next(record)
+            RoundLog(self.federation, self.log.records[:-1], self.log.epochs).check_next(record)
         else:
             self.log.check_next(record)
         self._check_own(record)
@@ -1258,7 +1308,13 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if self.attempt is not None and self.attempt.manifest.round == record.round:
             self.state = State.DONE
             effects.append(Forget())
-        return effects if replaced is not None else [*effects, self._countersign(record)]
+        effects += self._switch(record) if self._is_counted(record) else []
+        return effects if replaced is not None else [*effects, *self._countersign(record)]
+
+    def _switch(self, record: Record) -> list[Effect]:
+        """Go on in the epoch that a record names, once it counts; a hop that came later may be there already."""
+        following = self.log.epochs.find(record.next)
+        return [] if following is None or following.epoch <= self.federation.epoch else [Switch(record.next)]
 
     def _signed_other(self, record: Record) -> bool:
         """Whether this hop has countersigned another record of that round: it signs for one, whatever came to count."""
@@ -1269,8 +1325,11 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Whether the newest record here did not come to count, and this one of the same round did."""
         return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
 
-    def _countersign(self, record: Record) -> Countersign:
-        return Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))
+    def _countersign(self, record: Record) -> list[Effect]:
+        """Sign for having stored a record of an epoch in whose pool this hop is."""
+        if self.identity.name not in self.log.of(record).chain:
+            return []
+        return [Countersign(record, self.identity.sign(countersign_digest(record.digest, self.identity.name)))]
 
     def _take_record(self, record: Record) -> None:
         if record.round == self.log.round - 1:
@@ -1280,7 +1339,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _is_counted(self, record: Record) -> bool:
         try:
-            check_countersigned(record, self.federation)
+            check_countersigned(record, self.log.of(record))
         except PeerFault:
             return False
         return True
@@ -1308,6 +1367,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _fork(self, event: ForkSeen) -> list[Effect]:
         fork = event.fork
         return [] if fork.known.round in self.forks else [Remember(Forked(fork.known, fork.other))]
+
+    def _epochs(self, event: EpochsIn) -> list[Effect]:
+        self.log.epochs = event.epochs
+        if self._successor is None and event.epochs.after(self.federation.digest) is not None:
+            self._successor = (event.now, self.log.applied)
+        return []
 
     def _give_up(self, fault: PeerFault) -> list[Effect]:
         self.state = State.GIVEN_UP

@@ -11,6 +11,7 @@ from enum import StrEnum
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, commitment, seal
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import Machine, Remember, Table, does, refuses
@@ -65,6 +66,13 @@ class ForkSeen:
 
 
 @dataclass(frozen=True)
+class EpochsIn:
+    """Another epoch counts at this node."""
+
+    epochs: Epochs
+
+
+@dataclass(frozen=True)
 class Announced:
     """The aggregator opened an attempt."""
 
@@ -79,7 +87,7 @@ class ReceiptIn:
     root: bytes
 
 
-Event = RecordsIn | ForkSeen | Announced | ReceiptIn
+Event = RecordsIn | ForkSeen | EpochsIn | Announced | ReceiptIn
 
 
 # Effects
@@ -104,7 +112,14 @@ class Done:
     manifest: Manifest
 
 
-Effect = Remember[Fact] | Follow | TakePart | Done
+@dataclass(frozen=True)
+class Switch:
+    """The next round is in another epoch: this machine is done, and one of that epoch goes on from the journal."""
+
+    epoch: bytes
+
+
+Effect = Remember[Fact] | Follow | TakePart | Done | Switch
 
 
 class State(StrEnum):
@@ -119,7 +134,7 @@ class State(StrEnum):
 
 
 _HEARS = does("_announced", State.TAKING_PART)
-_HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork")}
+_HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork"), EpochsIn: does("_epochs")}
 TABLE: Table = {
     State.WAITING: {
         **_HISTORY,
@@ -157,13 +172,19 @@ class Silo(Machine[State, Event, Effect, Fact]):
 
     TABLE = TABLE
 
-    def __init__(self, federation: Federation, identity: Identity, required: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        identity: Identity,
+        required: tuple[str, ...] = (),
+        epochs: Epochs | None = None,
+    ) -> None:
         """`required` are hops that this silo trusts, typically its own: it joins no chain without them."""
         self.federation = federation
         self.identity = identity
         self.required = required
         self.state = State.WAITING
-        self.log = RoundLog(federation)
+        self.log = RoundLog(federation, epochs=epochs)
         self.joined: dict[int, list[Joined]] = {}
         self.current: Manifest | None = None
         self.counted = b""
@@ -185,9 +206,16 @@ class Silo(Machine[State, Event, Effect, Fact]):
         return None
 
     def _records(self, event: RecordsIn) -> list[Effect]:
-        _, new = self.log.extended(event.records)
+        log, new = self.log.extended(event.records)
         stored: list[Effect] = [Remember(Stored(record)) for record in new]
+        following = log.epochs.find(log.epoch)
+        if new and following is not None and following.epoch > self.federation.epoch:
+            return [*stored, Switch(following.digest)]
         return [*stored, Follow()] if new else []
+
+    def _epochs(self, event: EpochsIn) -> list[Effect]:
+        self.log.epochs = event.epochs
+        return []
 
     def _fork(self, event: ForkSeen) -> list[Effect]:
         fork = event.fork

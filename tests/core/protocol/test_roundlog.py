@@ -134,6 +134,7 @@ def test_no_field_can_change_without_the_digest() -> None:
         "state_before": OTHER_STATE,
         "state_after": OTHER_STATE,
         "previous": bytes(32),
+        "next": bytes(32),
     }
     assert set(values) == {f.name for f in fields(Record)} - {"signature", "countersignatures"}
     assert len({GOOD.digest, *(replace(GOOD, **{k: v}).digest for k, v in values.items())}) == len(values) + 1

@@ -22,7 +22,7 @@ from silomix.runtime.net.edges import dialled_by
 from silomix.runtime.net.meeting import Greeting, answering, meet
 from silomix.runtime.net.transport import tls_of
 from silomix.runtime.net.version import difference
-from silomix.runtime.store.home import PIN
+from silomix.runtime.store.home import EPOCHS_DIRECTORY, PIN
 
 if TYPE_CHECKING:
     from silomix.runtime.nodes.node import Node
@@ -31,6 +31,8 @@ LOOK_S = 2.0
 """Pause between two looks at the files."""
 MEET_S = 30.0
 """Longest time between two greetings of a peer."""
+PENDING_S = 5.0
+"""The same while an epoch is about to begin."""
 MEETING_S = 10.0
 
 Look = tuple[tuple[str, int, int, int], ...]
@@ -49,12 +51,14 @@ class Renewal:
     @property
     def services(self) -> dict[str, dict[str, Method]]:
         """What others may ask of this."""
-        return answering(self._node.federation, self._node.limits, self._pins, self.heard)
+        return answering(self._node.federation, self._node.limits, self._node.succession, self.heard)
+
+    def tell(self) -> None:
+        """Greet everybody soon: there is news."""
+        self._news.set()
 
     async def run(self) -> None:
         """Look at the files and greet peers, until the node ends."""
-        if self._node.tls is None:
-            return
         self._seen = await self._node.work(self._look)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_files())
@@ -64,8 +68,11 @@ class Renewal:
         while True:
             await asyncio.sleep(LOOK_S)
             found = await self._node.work(self._look)
-            if found != self._seen and await self.reload():
-                self._seen = found
+            if found == self._seen:
+                continue
+            await self._node.succession.look()
+            if self._node.tls is None or await self.reload():
+                self._seen = await self._node.work(self._look)
 
     def _look(self) -> Look:
         """Tell the files apart from what they were, without reading them."""
@@ -73,6 +80,8 @@ class Renewal:
         paths: list[Path] = [path for path in (config.certificate, config.key) if path is not None]
         for directory in (config.agreement, config.state.pins):
             paths += sorted(directory.glob(f"*{PIN}")) if self._node.federation.pinned else []
+        for directory in (config.agreement / EPOCHS_DIRECTORY, config.state.epochs):
+            paths += sorted(directory.glob("*/*"))
         found = []
         for path in paths:
             with suppress(OSError):
@@ -108,9 +117,11 @@ class Renewal:
             self._said[peer] = (greeting.protocol, greeting.federation)
             if found := difference(greeting.protocol, peer, node.config.name):
                 node.log.warning(": ".join(found), peer=peer)
-            if greeting.federation != node.federation.digest:
+            known = {one.federation.digest for one in node.config.history} | {node.succession.ready}
+            if greeting.federation not in known:
                 theirs, ours = greeting.federation.hex()[:SHOWN], node.federation.digest.hex()[:SHOWN]
                 node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer)
+        node.succession.heard(peer, greeting)
         if node.tls is None or node.tls.pins is None:
             return
         news = [pin for pin in greeting.pins if node.tls.pins.take(pin)]
@@ -153,8 +164,9 @@ class Renewal:
             self._news.clear()
             for peer in peers:
                 with suppress(grpc.aio.AioRpcError, PeerFault, OSError):
-                    self.heard(peer, await meet(node.config, peer, node.tls, self._pins(), MEETING_S))
+                    their = self._said.get(peer, ("", b""))[1]
+                    self.heard(peer, await meet(node.config, peer, node.tls, node.succession, MEETING_S, their))
             with suppress(TimeoutError):
-                async with asyncio.timeout(MEET_S):
+                async with asyncio.timeout(min(MEET_S, PENDING_S) if node.succession.pending else MEET_S):
                     await self._news.wait()
                     await asyncio.sleep(LOOK_S)

@@ -1,0 +1,156 @@
+"""The next epoch's file: what the one before says, with what is to change. And a node's new entry in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from silomix.runtime.config.authority import private_pem
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import identity_of, load_federation, load_node
+from silomix.runtime.config.owners.assemble import checked
+from silomix.runtime.config.owners.enrol import enrolment_text
+from silomix.runtime.config.owners.epochs import (
+    Proposal,
+    check_change,
+    directories,
+    history_of,
+    read_proposal,
+    together,
+)
+from silomix.runtime.config.owners.rotate import give
+from silomix.runtime.config.owners.selfsigned import der
+from silomix.runtime.config.tables import ConfigError, Where
+from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.policy import Policy
+from silomix.runtime.core.protocol.federation import Federation, Member, Owner
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.owners import FIRST_PIN, Enrolment, Pin
+from silomix.runtime.store.files import PUBLIC, write_atomically
+from silomix.runtime.store.home import ENROLMENT, EPOCHS_DIRECTORY, NEXT_IDENTITY
+
+
+def newest(path: Path) -> tuple[Proposal, ...]:
+    """The history up to the newest epoch of a directory; two that are the newest are named."""
+    home = path if path.is_dir() else path.parent
+    base = read_proposal(home) if path.is_dir() else Proposal(load_federation(path), place=home)
+    found = together([base, *(read_proposal(place) for place in directories(home / EPOCHS_DIRECTORY))])
+    last = max(one.federation.epoch for one in found.values())
+    ends = [one for one in found.values() if one.federation.epoch == last]
+    if len(ends) > 1:
+        raise ConfigError(
+            ends[1].place, "epoch", f"{ends[0].place} is epoch {last} too; say which with --previous, or remove one"
+        )
+    return history_of(ends[0].federation, found)
+
+
+def policy_after(policy: Policy, given: Mapping[str, Any]) -> Policy:
+    """The policy with some keys changed."""
+    options = {**policy.task_options, **given.get("task_options", {})}
+    return replace(policy, **{**given, "task_options": options})
+
+
+def succeed(
+    old: Federation,
+    enrolments: Sequence[Enrolment],
+    *,
+    policy: Policy,
+    file: Path,
+    remove: Sequence[str] = (),
+    pool: Sequence[str] = (),
+    owners_quorum: int = 0,
+) -> Federation:
+    """Make the epoch after another. Nodes that are enrolled take the place of those of their name, or are added."""
+    where = Where(file)
+    for name in remove:
+        if name not in old.members or name == old.aggregator.name:
+            raise where.wrong(name, f"is no shuffler or silo of epoch {old.epoch}, and cannot be removed")
+    listed: dict[Role, dict[str, Member]] = {
+        Role.AGGREGATOR: {old.aggregator.name: old.aggregator},
+        Role.SHUFFLER: {m.name: m for m in old.shufflers if m.name not in remove},
+        Role.SILO: {m.name: m for m in old.silos if m.name not in remove},
+    }
+    for enrolment in enrolments:
+        listed[Role(enrolment.role)][enrolment.member.name] = enrolment.member
+    if len(listed[Role.AGGREGATOR]) > 1:
+        raise where.wrong("aggregator", "the aggregator of a federation stays; that takes a new federation")
+    shufflers = listed[Role.SHUFFLER]
+    if pool and sorted(pool) != sorted(shufflers):
+        raise where.wrong("shufflers", f"the pool is {', '.join(pool)}, and there are {', '.join(shufflers)}")
+    members = [*listed[Role.AGGREGATOR].values(), *shufflers.values(), *listed[Role.SILO].values()]
+    federation = replace(
+        old,
+        aggregator=members[0],
+        shufflers=tuple(shufflers[name] for name in pool or shufflers),
+        silos=tuple(sorted(listed[Role.SILO].values(), key=lambda m: m.name)),
+        policy=policy,
+        owners=_owners(where, old, enrolments, {m.owner for m in members}),
+        epoch=old.epoch + 1,
+        genesis=old.first,
+        predecessor=old.digest,
+        owners_quorum=owners_quorum,
+    )
+    check_change(federation, old, file)
+    return checked(federation, file)
+
+
+def _owners(where: Where, old: Federation, enrolments: Sequence[Enrolment], with_nodes: set[str]) -> tuple[Owner, ...]:
+    owners = {owner.name: owner for owner in old.owners}
+    for enrolment in enrolments:
+        known = owners.setdefault(enrolment.owner.name, enrolment.owner)
+        if known != enrolment.owner:
+            raise where.wrong(
+                "owners",
+                f"{enrolment.member.name} is vouched for by another key of {known.name} than the one that epoch "
+                f"{old.epoch} lists: call {known.name} and find out which is theirs",
+            )
+    return tuple(sorted((o for o in owners.values() if o.name in with_nodes), key=lambda owner: owner.name))
+
+
+def write_successor(
+    federation: Federation, enrolments: Sequence[Enrolment], history: Sequence[Proposal], directory: Path
+) -> None:
+    """Write an epoch's directory; with the epochs before it, and all pins, for an owner who is new."""
+    pins = {pin.name: pin for one in history for pin in one.pins.values() if pin.name in federation.members}
+    if federation.pinned:
+        pins |= {enrolment.member.name: enrolment.pin for enrolment in enrolments}
+    for one in history:
+        one.write(directory / EPOCHS_DIRECTORY / str(one.federation.epoch))
+    Proposal(federation, {}, pins if federation.pinned else {}).write(directory)
+
+
+def enrol_again(path: Path, owner: Identity, address: str, *, new_identity: bool) -> tuple[Enrolment, Path]:
+    """Write a node's enrolment file anew for the next epoch, with another identity or address."""
+    config = load_node(path)
+    if not new_identity and not address:
+        raise UserError(f"{path}: nothing is to change; give --new-identity or --address")
+    if bool(address) and config.role is Role.SILO:
+        raise UserError(f"{path}: a silo only dials out, and has no address")
+    now = config.federation.member(config.name)
+    identity = identity_of(config)
+    home = config.file.absolute().parent
+    following = config.identity
+    if new_identity:
+        if config.identity_command:
+            raise UserError(f"{path}: identity_command signs for this node; a new key of it needs a new node")
+        private = Ed25519PrivateKey.generate()
+        plain = config.identity.with_name(config.identity.name.removeprefix(NEXT_IDENTITY))
+        following = plain.with_name(f"{NEXT_IDENTITY}{plain.name}")
+        if config.identity == following:  # the one that is in use takes the plain name first
+            write_atomically(plain, following.read_bytes())
+            give((plain,), home)
+        write_atomically(following, private_pem(private))
+        give((following,), home)
+        identity = Identity(config.name, Secret(private.private_bytes_raw()))
+    certificate = b""
+    if config.federation.pinned and config.certificate is not None:
+        certificate = der(config.certificate.read_bytes())
+    owned = Owner(now.owner, owner.public)
+    member = Member(config.name, identity.public, address or now.address, now.owner)
+    made = Enrolment(str(config.role), member, owned, Pin(config.name, FIRST_PIN, certificate)).signed(identity, owner)
+    target = home / f"{config.name}{ENROLMENT}"
+    write_atomically(target, enrolment_text(made).encode(), mode=PUBLIC)
+    return made, target

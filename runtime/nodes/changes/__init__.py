@@ -1,0 +1,1 @@
+"""What changes while a node runs: certificates, and the epoch that it is in."""

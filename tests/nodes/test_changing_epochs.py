@@ -1,0 +1,170 @@
+"""Epochs that begin while a federation runs: no restart, no round lost, and every sum that of exactly its cohort."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.nodes.federations import make, mean_update, model_of, peer, until
+
+from silomix.runtime.cli.federation.history import verify_log
+from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.owners.accept import accept
+from silomix.runtime.config.owners.enrol import make_keys
+from silomix.runtime.config.owners.owner import owner_identity
+from silomix.runtime.config.owners.successor import enrol_again, newest, policy_after, succeed, write_successor
+from silomix.runtime.config.owners.trial import OWNER
+from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.owners import Enrolment
+from silomix.runtime.core.protocol.roundlog import Outcome, Record
+from silomix.runtime.local import InProcess
+from silomix.runtime.nodes.changes import renewal
+from silomix.v1 import services_pb2
+
+LONG_S = 120.0
+"""Bound on a whole test's rounds on a machine that is busy with others."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "LOOK_S", 0.1)
+    monkeypatch.setattr(renewal, "MEET_S", 0.5)
+
+
+def owner(home: Path) -> Identity:
+    """The one who owns everything here."""
+    return owner_identity(OWNER, home / "owner.key")
+
+
+def propose(
+    home: Path,
+    *enrolments: Enrolment,
+    remove: Sequence[str] = (),
+    pool: Sequence[str] = (),
+    place: str = "",
+    sign: bool = True,
+    **policy: Any,
+) -> Federation:
+    """Write the next epoch beside the federation file, and accept it."""
+    history = newest(home)
+    old = history[-1].federation
+    where = home / "epochs" / (place or str(old.epoch + 1))
+    new = succeed(old, enrolments, policy=policy_after(old.policy, policy), file=where, remove=remove, pool=pool)
+    write_successor(new, enrolments, history, where.with_name(f".{where.name}"))
+    if sign:
+        accept(new, owner(home), where.with_name(f".{where.name}"))
+    where.with_name(f".{where.name}").rename(where)  # all of it at once
+    return new
+
+
+def keygen(home: Path, role: Role, name: str, address: str = "", index: int = 0) -> Enrolment:
+    """Make a node that is new."""
+    made = make_keys(role, name, owner(home), address)
+    made.write(home / name, {}, {"silo": index} if role is Role.SILO else {})
+    return made.enrolment
+
+
+async def round_over(running: InProcess, number: int) -> None:
+    """Wait until a round is on record."""
+    await until(lambda: running.aggregator.core.log.round > number, f"round {number} is over", LONG_S)
+
+
+def in_epoch(running: InProcess, number: int) -> bool:
+    return all(node.federation.epoch == number for node in running.nodes.values())
+
+
+def records_of(running: InProcess, name: str) -> list[Record]:
+    core: Any = running.nodes[name].machine  # type: ignore[attr-defined]
+    return list(core.log.records)
+
+
+def assert_whole(running: InProcess, home: Path, rounds: int) -> None:
+    """No round was lost, and each sum is that of exactly the silos that its record names."""
+    records = running.aggregator.core.log.records
+    assert [r.round for r in records] == list(range(rounds + 1))
+    assert all(r.outcome is Outcome.APPLIED and len(r.attempts) == 1 for r in records[1:])
+    config = load_node(home / "aggregator")
+    assert verify_log(records, config.epochs) == []
+    expected: dict[str, Any] = {"a": 0.0, "b": 0.0}
+    slack = 0.0
+    for record in records[1:]:
+        policy = config.epochs.get(record.federation, "").policy
+        mean = mean_update(record.round, [int(name.rpartition("-")[2]) - 1 for name in record.silos])
+        expected = {name: expected[name] + mean[name] for name in expected}
+        slack += policy.bound / (10**policy.precision - 1) / 2 + 1e-6
+    found = model_of(home)
+    for name, tensor in expected.items():
+        assert np.abs(found[name] - tensor).max() <= slack, f"the sum of {name} is another"
+
+
+async def test_roster_policy_identity_and_pool_change_under_load(tmp_path: Path) -> None:
+    """One federation, one change after the other, rounds all the while. Processes and ports stay."""
+    home = tmp_path / "f"
+    first = make(home, 4, 2, rounds=1000)
+    async with asyncio.timeout(LONG_S), InProcess(home, log=tmp_path / "log.txt") as running:
+        tasks = dict(running.tasks)
+        await round_over(running, 1)
+
+        # A silo is added in mid-training, and another precision is agreed on.
+        new = propose(home, keygen(home, Role.SILO, "silo-05", index=4), precision=5)
+        await until(lambda: in_epoch(running, 2), "all are in epoch 2", LONG_S)
+        assert running.aggregator.federation == new
+        running.start("silo-05")
+        joined = running.aggregator.core.log.round
+        await until(
+            lambda: any("silo-05" in r.silos for r in records_of(running, "aggregator")), "it takes part", LONG_S
+        )
+        assert len(records_of(running, "silo-05")) >= joined
+
+        # A silo is revoked: it hears so and ends, and its certificate opens nothing.
+        propose(home, remove=["silo-02"])
+        await taken_out(running, tasks, "silo-02")
+        await until(lambda: in_epoch(running, 3), "all are in epoch 3", LONG_S)
+        seen = running.aggregator.core.log.round
+        async with peer(home, "silo-02", "aggregator") as caller:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await caller.aggregator.GetStatus(services_pb2.GetStatusRequest(), metadata=caller.metadata, timeout=20)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # the handshake ends
+
+        # An identity is rotated, and a shuffler moves to another port.
+        again, _ = enrol_again(home / "silo-03", owner(home), "", new_identity=True)
+        host = load_federation(home).shufflers[1].address.rpartition(":")[0]
+        moved, _ = enrol_again(home / "shuffler-2", owner(home), f"{host}:{free_port()}", new_identity=False)
+        propose(home, again, moved)
+        await until(lambda: in_epoch(running, 4), "all are in epoch 4", LONG_S)
+        assert running.nodes["silo-03"].identity.public == again.member.key != first.member("silo-03").key
+        await round_over(running, running.aggregator.core.log.round)
+        assert not any("silo-02" in r.silos for r in records_of(running, "aggregator")[seen + 1 :])
+
+        # A shuffler is replaced by another, and the rounds come to an end.
+        hop = keygen(home, Role.SHUFFLER, "shuffler-3", f"{host}:{free_port()}")
+        last = running.aggregator.core.log.round + 4
+        propose(home, hop, remove=["shuffler-2"], pool=["shuffler-3", "shuffler-1"], rounds=last)
+        running.start("shuffler-3")
+        await taken_out(running, tasks, "shuffler-2")
+        done = await running.finished()
+        assert len(done) == last
+        assert running.aggregator.federation.epoch == 5
+        assert records_of(running, "aggregator")[-1].attempts[-1].chain == ("shuffler-3", "shuffler-1")
+        assert all(running.tasks[name] is task for name, task in tasks.items())  # nobody was started again
+        assert_whole(running, home, last)
+
+
+async def taken_out(running: InProcess, tasks: dict[str, asyncio.Task[None]], name: str) -> None:
+    """Wait until a node hears that it is not in the next epoch, and ends."""
+    with pytest.raises(UserError, match=f"{name} is not in it: its owners took it out"):
+        await tasks.pop(name)
+    del running.nodes[name], running.tasks[name]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
