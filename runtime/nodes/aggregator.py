@@ -63,7 +63,6 @@ CALL_S = 10.0
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
 FINISHED = core.Phase.FINISHED
-UNHEARD = (core.Phase.STARTING, core.Phase.HEARING)
 GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
 """Why a hop will never sign for a release, or show its pad."""
 HAND_OVER_S = 5.0
@@ -106,6 +105,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """The silos that have computed the newest model themselves, with their signatures."""
         self._published = 0
         """Records that count: those that silos may have."""
+        self._knows = False
+        """Whether the hops were heard, so that what is published is known."""
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
         self.passage: Passage | None = None
@@ -267,6 +268,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             case core.Load(found):
                 async with self._news:
                     self._published = self.core.log.round - (not self.core.counts)
+                    self._knows = True
                     self._news.notify_all()
                 self.spawn(self.recovery.load(found))
             case core.AskKeys():
@@ -886,7 +888,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def news(self, peer: str, have: int) -> AsyncGenerator[bytes, None]:
         """Yield records that a silo lacks and what is announced, the attempt that is open first; count who listens."""
         async with self._news:  # before it has heard the hops it does not know what it has
-            while self.core.phase in UNHEARD and not self._leaving:
+            while not self._knows and not self._leaving:
                 await self._news.wait()
         if have > self._published:
             raise PeerFault(
