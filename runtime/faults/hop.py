@@ -30,6 +30,7 @@ from silomix.runtime.faults.streams import (
 )
 from silomix.runtime.faults.world import Reply
 from silomix.runtime.net.answers import ANSWERS
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 
 
@@ -171,7 +172,8 @@ class Hop(Node):
             case Probe(manifest):
                 attempt = self.core.attempt
                 alive = self.core.state in (shuffler.State.OPEN, shuffler.State.RELEASING, shuffler.State.DONE)
-                reply(attempt is not None and alive and attempt.manifest.digest == manifest)
+                known = attempt is not None and attempt.manifest.digest == manifest
+                reply("open" if known and alive else GAVE_UP if known else NOT_OPEN)
             case Submit():
                 reply(self._submit(sender, request))
             case Relay(manifest):

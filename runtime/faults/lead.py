@@ -21,13 +21,16 @@ from silomix.runtime.faults.disk import MemoryJournal
 from silomix.runtime.faults.process import Node
 from silomix.runtime.faults.streams import Event, GetSum, News, Passage, Probe, Relay, Store, Wanted, Watch, opened
 from silomix.runtime.faults.world import Killed, Reply
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.net.history import read_transcript, write_transcript
 from silomix.runtime.nodes.aggregator import GIVEN_UP
 from silomix.runtime.nodes.facts import read_aggregator, write_aggregator
+from silomix.runtime.nodes.lead.rollcall import GONE_S
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.v1 import history_pb2
 
 WATCH_S = 5.0
+PRESENT_S = 30.0
 ASKING = (steps.Phase.COLLECTING, steps.Phase.RELEASING)
 
 
@@ -61,6 +64,11 @@ class Lead(Node):
         for fact in read_aggregator(self.journal):
             self.core.recall(fact)
         self.model, self.state = self.scene.first
+        self.began = self.world.now
+        self.answered: dict[str, float] = {}
+        """By hop: when it last said that it is there."""
+        self.watched: dict[str, float] = {}
+        """By silo: when it last asked for news."""
         self.passage: Passage | None = None
         self.taken = b""
         self.published = self.core.log.round - (not self.core.counts)
@@ -208,6 +216,7 @@ class Lead(Node):
 
     def hears(self, hop: str, said: Callable[[], steps.Event]) -> bool:
         """Take in what a hop has answered, and say whether it holds."""
+        self.answered[hop] = self.world.now
         try:
             self.decides(said())
         except PeerFault as fault:
@@ -333,21 +342,32 @@ class Lead(Node):
         take(answer)
 
     def _look(self) -> None:
-        """Ask the hops of the open attempt whether they still have it."""
-        m = self.core.manifest
-        if m is not None and self.core.phase in ASKING:
-            for hop in m.chain:
-                self.world.send(self.name, hop, Probe(m.digest), self._seen(hop, m))
+        """Ask all hops whether they are there, and those of the open attempt whether they still have it."""
+        m, now = self.core.manifest, self.world.now
+        asked = m if m is not None and self.core.phase in ASKING else None
+        for hop in self.scene.federation.chain:
+            probe = Probe(asked.digest if asked is not None and hop in asked.chain else b"")
+            self.world.send(self.name, hop, probe, self._seen(hop, probe.manifest))
+            if now - self.answered.get(hop, self.began) > GONE_S and self.core.phase is not steps.Phase.FINISHED:
+                present = tuple(silo for silo, at in self.watched.items() if now - at < PRESENT_S)
+                self.insist(steps.HopGone(hop, "it does not answer", self.now, present))
         self.later(WATCH_S, self._look)
 
-    def _seen(self, hop: str, m: Manifest) -> Reply:
+    def _seen(self, hop: str, manifest: bytes) -> Reply:
         life = self.life
 
-        def hear(alive: Any) -> None:
-            if self.life == life and self.up and alive is False:
-                self.doing(lambda: self.insist(steps.HopLost(hop, m.digest, "not open there", self.now)))
+        def hear(state: Any) -> None:
+            if self.life == life and self.up:
+                self.answered[hop] = self.world.now
+                self.doing(lambda: self._heard_of(hop, manifest, state))
 
         return hear
+
+    def _heard_of(self, hop: str, manifest: bytes, state: Any) -> None:
+        if hop in self.core.gone:
+            self.insist(steps.HopBack(hop, self.now))
+        if manifest and state in (NOT_OPEN, GAVE_UP):
+            self.insist(steps.HopLost(hop, manifest, state, self.now, restarted=state == NOT_OPEN))
 
     # Sums
 
@@ -357,6 +377,7 @@ class Lead(Node):
             case Watch() if self.core.phase in (steps.Phase.STARTING, steps.Phase.HEARING):
                 raise ConnectionResetError("the hops are being heard")
             case Watch(have):
+                self.watched[sender] = self.world.now
                 if have > self.published:
                     raise PeerFault(Reason.WRONG_HEAD, "restored from an old copy")
                 now = self.core.manifest if self.core.phase in ASKING else None

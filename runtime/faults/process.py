@@ -42,7 +42,7 @@ class Node:
 
     def wake(self) -> None:
         """Start from the disk, or say why not."""
-        if self.up:
+        if self.up or self.name in self.scene.lost:
             return
         self.life += 1
         self.held: deque[Any] = deque()
@@ -73,6 +73,8 @@ class Node:
         world = self.world
         self.up, self.life = False, self.life + 1
         self.disk.full = False
+        if self.name in self.scene.federation.chain and world.strikes("lose") and self.scene.may_lose(self.name):
+            return
         emptied = self.name == self.scene.lead and world.strikes("empty")
         if emptied or (world.strikes("restore") and self.scene.may_restore(self.name)):
             self.disk.content = Content() if emptied else world.random.choice(self.backups)

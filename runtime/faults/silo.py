@@ -126,7 +126,11 @@ class Silo(Node):
         if isinstance(answer, PeerFault):
             return False
         transcript, body = answer
-        found = self.scene.compute(transcript, body.copy(), record, self.model, self.state)
+        try:
+            found = self.scene.compute(transcript, body.copy(), record, self.model, self.state)
+        except PeerFault as fault:  # what the aggregator has kept is damaged: it is asked again
+            self.scene.watch.refusals[fault.reason] += 1
+            return False
         self.scene.watch.computes(self.name, record, self.scene.digests(*found))
         (self.model, self.state), self.at, self.following = found, record.round, False
         with suppress(OSError):  # it is computed again after a restart

@@ -52,8 +52,6 @@ class Watcher:
         self._signed: dict[tuple[str, bytes], bytes] = {}
         self._sealed: dict[bytes, bytes] = {}
         self._logs: dict[str, Record] = {}
-        self._made: dict[int, bytes] = {}
-        """By round: the record that the aggregator has signed, whatever its disk has of it now."""
         self._vectors: dict[bytes, Vector] = {}
         self._sent: dict[bytes, list[bytes]] = {}
         self._sent_for: dict[tuple[str, bytes], bytes] = {}
@@ -110,6 +108,9 @@ class Watcher:
                 self._records(name, record)
             case aggregator.Sealed():
                 self._sealed[fact.bond.manifest] = fact.agreed
+            case shuffler.Forked() | silo.Forked():
+                honest = not self.scene.shape.lies
+                self.expect(not honest, f"{name} holds two records of round {fact.known.round} that are signed")
         if name in self.tainted:
             return
         match fact:
@@ -171,9 +172,6 @@ class Watcher:
             counts = True
             known = self.counted.setdefault(record.round, record.digest)
             self.expect(known == record.digest, f"two records of round {record.round} count")
-        if name == LEAD and not self.scene.shape.lies:
-            known = self._made.setdefault(record.round, record.digest)
-            self.expect(known == record.digest, f"the aggregator signed two records of round {record.round}")
         if name in self.tainted:
             return
         last = self._logs.get(name)

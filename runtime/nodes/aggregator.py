@@ -32,7 +32,7 @@ from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_pr
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
-from silomix.runtime.net.health import NOT_OPEN, anybody, has_attempt
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, anybody, has_attempt, is_there
 from silomix.runtime.net.history import write_batch, write_record, write_signatures, write_trail
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
@@ -42,6 +42,7 @@ from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_bond, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lead.recovery import Recovery
+from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, RollCall, meaning
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import RETRY_S, Driver, Node
@@ -62,7 +63,6 @@ CALL_S = 10.0
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
 FINISHED = core.Phase.FINISHED
-UNHEARD = (core.Phase.STARTING, core.Phase.HEARING)
 GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
 """Why a hop will never sign for a release, or show its pad."""
 HAND_OVER_S = 5.0
@@ -105,6 +105,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """The silos that have computed the newest model themselves, with their signatures."""
         self._published = 0
         """Records that count: those that silos may have."""
+        self._knows = False
+        """Whether the hops were heard, so that what is published is known."""
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
         self.passage: Passage | None = None
@@ -128,6 +130,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._round_began = self.clock()
         self._lookout = Lookout(self.core, self.spawn, self._probe, self._lost)
         self.events.on_presence = self._lookout.hint
+        self.missing_hops: dict[str, str] = {}
+        """Hops that do not answer now, and why."""
+        self._rollcall = RollCall(self._is_there, self._called)
 
     def _load(self, newest: bytes | None) -> bytes:
         """Read the model that the journal names, or the initial one."""
@@ -188,6 +193,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
+            for hop in self.federation.chain:
+                self.spawn(self._rollcall.watch(hop))
             await self.insist(core.Awake(self.clock()))
             await self.keep_time(core.Tick, lambda: self.core.phase is core.Phase.FINISHED)
             await (self.stopping.wait() if self.config.linger else self._farewell())
@@ -261,6 +268,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             case core.Load(found):
                 async with self._news:
                     self._published = self.core.log.round - (not self.core.counts)
+                    self._knows = True
                     self._news.notify_all()
                 self.spawn(self.recovery.load(found))
             case core.AskKeys():
@@ -374,7 +382,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         record = self.core.log.records[-1]
 
         async def tell(hop: str) -> None:
-            request = services_pb2.StoreRequest(records=[write_record(record)])
+            request = services_pb2.StoreRequest(records=[write_record(record)], life=self.core.life)
             what = method("ShufflerService", "Store")
             with suppress(grpc.aio.AioRpcError, PeerFault):
                 await self.line(hop).ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, HAND_OVER_S)
@@ -387,9 +395,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self._round_began = self.clock()
         self._lap()
         # A hop that was in trouble stays so until it answers.
-        self.hop_states = {}
-        for hop in effect.chain:
-            self._hop(hop, "unreachable" if hop in self.core.trouble else "ready")
+        for hop in self.federation.chain:
+            self._hop(hop, "unreachable" if hop in self.core.trouble or hop in self.missing_hops else "ready")
         self.metrics.attempt(effect.round, effect.attempt)
         self.log = self.log.bind(round=effect.round, attempt=effect.attempt)
 
@@ -457,10 +464,38 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
-        if why != NOT_OPEN or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
+        if why != GAVE_UP or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
             self._hop(hop, "unreachable")
             self.log.warning(f"hop lost: {why}", peer=hop)
-        await self.insist(core.HopLost(hop, manifest, why, self.clock()))
+        await self.insist(core.HopLost(hop, manifest, why, self.clock(), restarted=why == NOT_OPEN))
+
+    async def _is_there(self, hop: str, timeout_s: float) -> str:
+        self.redial(hop)
+        return await is_there(self.channel_to(hop), SERVICES["ShufflerService"].full_name, timeout_s, self.metadata)
+
+    async def _called(self, hop: str, why: str, seconds: float) -> None:
+        """Say at once that a hop does not answer, and what that means; and have rounds go on without it in time."""
+        if self.core.phase is FINISHED:
+            return
+        if not why:
+            if hop in self.missing_hops:
+                del self.missing_hops[hop]
+                self.log.info("the hop is back: the next attempt passes it again", peer=hop)
+                self.events.round("hop_back", self.core.round, self.core.attempt, hops=(hop,))
+                if self.hop_states.get(hop) == "unreachable":
+                    self._hop(hop, "ready")
+                await self.insist(core.HopBack(hop, self.clock()))
+            return
+        if seconds >= SILENT_S:
+            said = hop in self.missing_hops
+            self.missing_hops[hop] = why
+            self._hop(hop, "unreachable")
+            if not said:
+                means = meaning(self.federation.chain_rule, len(self.missing_hops))
+                self.log.error(f"hop does not answer: {why}; {means}", peer=hop)
+                self.events.round("hop_lost", self.core.round, self.core.attempt, hops=(hop,))
+        if seconds >= GONE_S:
+            await self.insist(core.HopGone(hop, f"lost: {why}", self.clock(), tuple(self.present)))
 
     async def _ask_head(self, hop: str, life: bytes) -> None:
         def wanted() -> bool:
@@ -789,7 +824,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             present=sorted(self.present),
             cohort=self.history[-1].cohort if self.history else 0,
             hops=[
-                services_pb2.HopStatus(name=hop, state=state, trouble=self.core.trouble.get(hop, "")[:TEXT_BYTES])
+                services_pb2.HopStatus(name=hop, state=state, trouble=self._trouble(hop)[:TEXT_BYTES])
                 for hop, state in self.hop_states.items()
             ],
             history=self.history[-HISTORY:],
@@ -797,6 +832,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             stuck=self._stuck()[:TEXT_BYTES],
             protocol=PROTOCOL,
         )
+
+    def _trouble(self, hop: str) -> str:
+        """What is wrong with a hop, and what it means if it does not answer."""
+        if hop in self.missing_hops:
+            return f"{self.missing_hops[hop]}; {meaning(self.federation.chain_rule, len(self.missing_hops))}"
+        return self.core.trouble.get(hop, "")
 
     def _stuck(self) -> str:
         """Why the model cannot be stepped from, if pads may be out and its sum has not come, or the model is lost."""
@@ -847,7 +888,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def news(self, peer: str, have: int) -> AsyncGenerator[bytes, None]:
         """Yield records that a silo lacks and what is announced, the attempt that is open first; count who listens."""
         async with self._news:  # before it has heard the hops it does not know what it has
-            while self.core.phase in UNHEARD and not self._leaving:
+            while not self._knows and not self._leaving:
                 await self._news.wait()
         if have > self._published:
             raise PeerFault(

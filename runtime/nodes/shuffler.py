@@ -188,7 +188,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         limits = self.limits
         server = Server(self.config.listen, self.tls, limits, limits.at_shuffler, limits.silos)
         server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods, self.renewal.services)
-        server.answer_for_attempt(self._open_attempt)
+        server.answer_for_attempt(self._open_attempt, self._given_up)
         await server.start()
         self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
@@ -208,6 +208,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         attempt = self.core.attempt
         alive = self.core.state in (core.State.OPEN, core.State.RELEASING, core.State.DONE)
         return attempt.manifest.digest if attempt is not None and alive else b""
+
+    def _given_up(self) -> bytes:
+        """The attempt that was given up here, by its manifest's digest."""
+        attempt = self.core.attempt
+        return attempt.manifest.digest if attempt is not None and not self._open_attempt() else b""
 
     async def close(self) -> None:
         """Let go of everything, and leave no body on the disk."""

@@ -173,6 +173,27 @@ class HopLost:
     manifest: bytes
     why: str
     now: float
+    restarted: bool = False
+    """Whether the hop was merely started again: that uses up no attempt."""
+
+
+@dataclass(frozen=True)
+class HopGone:
+    """A hop has not answered for so long that it counts as lost, until it answers again."""
+
+    hop: str
+    why: str
+    now: float
+    present: tuple[str, ...] = ()
+    """The silos that are there: a release that waits for the hop may be begun anew for them."""
+
+
+@dataclass(frozen=True)
+class HopBack:
+    """A hop answers again: the next attempt is to pass it."""
+
+    hop: str
+    now: float
 
 
 @dataclass(frozen=True)
@@ -288,6 +309,8 @@ Event = (
     | OpenedAt
     | HopFailed
     | HopLost
+    | HopGone
+    | HopBack
     | HeaderIn
     | Unopened
     | CohortIn
@@ -508,6 +531,7 @@ _FAILED = does("_failed")
 _LATE = does("_late_head")
 _TICK = does("_tick", *_ON)
 _LOST = does("_lost", *_ON)
+_GONE = does("_gone", *_ON)
 
 
 def _row(**answers: Answer) -> dict[type, Answer]:
@@ -515,6 +539,7 @@ def _row(**answers: Answer) -> dict[type, Answer]:
     named = {kind.__name__: kind for kind in get_args(Event)}
     row: dict[type, Answer] = dict.fromkeys(named.values(), IGNORES)
     row |= {HeaderIn: _NONE, CohortIn: _NONE, EpochsIn: does("_epochs")}
+    row |= {HopGone: does("_gone"), HopBack: does("_back")}
     return row | {named[name]: answer for name, answer in answers.items()}
 
 
@@ -524,8 +549,16 @@ TABLE: Table = {
         HeadIn=does("_head", Phase.LOADING), HopFailed=_FAILED, Tick=does("_heard_enough", Phase.LOADING)
     ),
     Phase.LOADING: _row(HeadIn=_LATE, Start=does("_start", Phase.REVEALING, *_ON)),
-    Phase.PREPARING: _row(HeadIn=_LATE, KeysIn=does("_keys_in", Phase.OPENING), HopFailed=_FAILED, Tick=_TICK),
-    Phase.OPENING: _row(HeadIn=_LATE, OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, Tick=_TICK),
+    Phase.PREPARING: _row(
+        HeadIn=_LATE,
+        KeysIn=does("_keys_in", Phase.OPENING, *_ON),
+        HopFailed=_FAILED,
+        HopGone=does("_gone", Phase.OPENING, *_ON),
+        Tick=does("_tick", Phase.OPENING, *_ON),
+    ),
+    Phase.OPENING: _row(
+        HeadIn=_LATE, OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, HopGone=_GONE, Tick=_TICK
+    ),
     Phase.COLLECTING: _row(
         HeadIn=_LATE,
         HeaderIn=does("_header"),
@@ -533,6 +566,7 @@ TABLE: Table = {
         CohortIn=does("_cohort", Phase.RELEASING),
         HopFailed=_FAILED,
         HopLost=_LOST,
+        HopGone=_GONE,
         Tick=_TICK,
     ),
     Phase.RELEASING: _row(
@@ -543,13 +577,23 @@ TABLE: Table = {
         SumIn=does("_sum_in", Phase.READY),
         HopFailed=_FAILED,
         HopLost=_LOST,
+        HopGone=_GONE,
         Tick=_TICK,
     ),
     Phase.READY: _row(
-        HeadIn=_LATE, AgreedIn=does("_agreed", Phase.REVEALING), HopFailed=_FAILED, HopLost=_LOST, Tick=_TICK
+        HeadIn=_LATE,
+        AgreedIn=does("_agreed", Phase.REVEALING),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        HopGone=_GONE,
+        Tick=_TICK,
     ),
     Phase.REVEALING: _row(
-        HeadIn=_LATE, PadIn=does("_pad", Phase.APPLYING), PadRefused=does("_pad_refused", *_ON), HopFailed=_FAILED
+        HeadIn=_LATE,
+        PadIn=does("_pad", Phase.APPLYING),
+        PadRefused=does("_pad_refused", *_ON),
+        HopFailed=_FAILED,
+        HopGone=_GONE,
     ),
     Phase.APPLYING: _row(HeadIn=_LATE, SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
     Phase.RECORDING: _row(HeadIn=_LATE, CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
@@ -576,6 +620,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         """Of this process: hops serve the highest that they were shown."""
         self.heard: dict[str, Shown] = {}
         """Hops that have shown this process what they know."""
+        self.gone: set[str] = set()
+        """Hops that count as lost: rounds go on without them, where the policy allows."""
+        self._asked: tuple[str, ...] = ()
+        """The hops that this attempt's keys are asked of."""
+        self._elsewhere: dict[str, bytes] = {}
+        """Hops that have released a model for other silos than the rest, by that model: of no use before the next."""
         self._raised = 0
         self._resume_after = 0
         self._lost_to: set[str] = set()
@@ -636,8 +686,15 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """The hops of the next attempt."""
-        return self.federation.chain
+        """The hops of this attempt; while keys are made, those that are asked for them."""
+        return self._asked if self.manifest is None else self.manifest.chain
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """The hops that a chain can have now: the whole pool, unless the policy allows to go on without the lost."""
+        lost = self.gone | {hop for hop, model in self._elsewhere.items() if model == self.model}
+        here = tuple(hop for hop in self.federation.chain if hop not in lost)
+        return here if len(here) >= self.federation.chain_rule.minimum else self.federation.chain
 
     @property
     def _masked(self) -> bool:
@@ -763,6 +820,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 f"aggregator again while {hop} is there; {WAY_OUT}",
             )
         self.heard = {**self.heard, hop: shown}
+        silos = {told.bond.silos for told in shown.told if told.model == self.model} - {self.bound}
+        if silos:  # it has released this model in an earlier life of this aggregator, unheard by it
+            self._elsewhere = {**self._elsewhere, hop: self.model}
         return []
 
     def _start(self, event: Start) -> list[Effect]:
@@ -786,8 +846,10 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._record(first)
         if not self.counts:
             return self._ask_store(known)
-        if known.next and known.next != self.federation.digest:  # so hops have said
-            return self._change(known)
+        following = self.log.epochs.find(self.log.epoch)
+        if following is not None and following.epoch > self.federation.epoch:  # its records came from hops just now
+            self.state = Phase.CHANGING
+            return [Switch(following.digest)]
         told: list[Effect] = []
         if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
             told = [AskStore(known, self.federation.chain)]
@@ -827,10 +889,11 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.attempt += 1
         self.tried_here += 1
         self._until = now + self.federation.policy.release_s
-        return [AskKeys(self.round, self.attempt, self.chain, self._invited(), self.log.head)]
+        self._asked = self.available
+        return [AskKeys(self.round, self.attempt, self._asked, self._invited(), self.log.head)]
 
     def _keys_in(self, event: KeysIn) -> list[Effect]:
-        if event.hop not in self.chain:
+        if event.hop not in self._asked:
             return []
         if event.last_released > self.round:
             raise PeerFault(
@@ -846,11 +909,28 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         effects: list[Effect] = []
         if event.last_released > self.hop_released.get(event.hop, 0):
             effects.append(Remember(HopReleased(event.hop, event.last_released)))
-        if set(self._keys) == set(self.chain):
-            effects += self._propose()
-        return effects
+        return effects + self._form(event.now)
 
-    def _propose(self) -> list[Effect]:
+    def _form(self, now: float, *, late: bool = False) -> list[Effect]:
+        """Form a chain of the hops that have made keys, once those that have not are lost, or their time is up.
+
+        Whoever joined an earlier attempt of this round joins no chain without its hops: then the round is over.
+        """
+        silent = [hop for hop in self._asked if hop not in self._keys]
+        chain = tuple(hop for hop in self._asked if hop in self._keys)
+        if silent and not (late or set(silent) <= self.gone):
+            return []
+        if len(chain) < self.federation.chain_rule.minimum:
+            return []
+        if self._passed() - set(chain):
+            return self._give_up(now, over=True)
+        return self._propose(chain)
+
+    def _passed(self) -> set[str]:
+        """The hops of all earlier attempts at this round."""
+        return {hop for tried in self._tried.get(self.round, {}).values() for hop in tried.chain}
+
+    def _propose(self, chain: tuple[str, ...]) -> list[Effect]:
         policy, plan, invited = self.federation.policy, self.federation.plan, self._invited()
         names = ("",) if policy.group_size else invited
         self._private = {name: Secret.draw(self._rng) for name in (names if self._masked else ())}
@@ -872,8 +952,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             bounds=self._bounds or (policy.bound,) * len(self._schema.tensors),
             update=policy.update,
             granularity=policy.granularity,
-            chain=self.chain,
-            hop_keys=tuple(key for hop in self.chain for key in self._keys[hop]),
+            chain=chain,
+            hop_keys=tuple(key for hop in chain for key in self._keys[hop]),
             aggregator_keys=tuple(key.signed(self.identity, self.federation.digest, self.log.head) for key in own),
             group_size=policy.group_size,
             invited=() if invited == self.federation.silo_names else invited,
@@ -915,7 +995,37 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []  # of an attempt that is over
         if event.hop != manifest.chain[0] or not self.missing(event.now):
             self.trouble[event.hop] = event.why
+        if event.restarted:
+            self.tried_here -= 1
         return self._give_up(event.now)
+
+    def _gone(self, event: HopGone) -> list[Effect]:
+        """Go on without a hop that is lost, if the policy has others: over another chain, or in the next round."""
+        if event.hop not in self.federation.chain:
+            return []
+        self.gone = {*self.gone, event.hop}
+        self.trouble[event.hop] = event.why
+        if event.hop not in self.chain or event.hop in self.available:
+            return []  # it is needed, and waited for
+        if self.state is Phase.PREPARING:
+            return self._form(event.now)
+        if self.state in (Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY):
+            return self._give_up(event.now, over=True)
+        if self.state is Phase.REVEALING and event.hop not in self._pads and set(self.bound) <= set(event.present):
+            return self._give_up(event.now, over=True)  # the same silos, over the others; else it waits for the hop
+        return []
+
+    def _back(self, event: HopBack) -> list[Effect]:
+        self.gone = self.gone - {event.hop}
+        self.trouble.pop(event.hop, None)
+        if self.state is not Phase.PREPARING:
+            return []
+        if event.hop not in self._asked and self.gone & set(self._asked):  # it can stand in for one that is lost
+            self.tried_here -= 1
+            return self._begin(event.now)
+        if self._until == inf:
+            self._until = event.now + self.federation.policy.release_s
+        return []
 
     def missing(self, now: float) -> tuple[str, ...]:
         """The silos that did not come until the deadline, if too few for a sum did: then hop 1 is right to give up."""
@@ -1100,9 +1210,18 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return effects
 
     def _tick(self, event: Tick) -> list[Effect]:
-        return self._give_up(event.now) if event.now >= self._until else []
+        if event.now < self._until:
+            return []
+        if self.state is Phase.PREPARING:
+            if formed := self._form(event.now, late=True):
+                return formed
+            if self.gone & set(self._asked):  # nothing was tried yet: whatever time it takes to be back uses up nothing
+                self._until = inf
+                return []
+        return self._give_up(event.now)
 
-    def _give_up(self, now: float) -> list[Effect]:
+    def _give_up(self, now: float, *, over: bool = False) -> list[Effect]:
+        """End an attempt without a sum, and begin the next one: in the next round, if this one is `over`."""
         silent: list[str] = []
         if self.state is Phase.PREPARING:
             silent = [hop for hop in self.chain if hop not in self._keys]
@@ -1118,7 +1237,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             names = ", ".join(missing)
             troubles.insert(0, f"{len(came)} silos came, and a sum needs {needed}: {names} did not come in time")
         why = "; ".join(troubles) or f"no sum came while {self.state}"
-        abandoned = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
+        used_up = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
+        abandoned = over or used_up or bool(self._passed() - set(self.available))
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
         if abandoned:
             after = (self.model, self.server_state)

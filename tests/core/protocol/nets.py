@@ -46,6 +46,8 @@ from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.store.modelfile import model_digest
 
 Tensors = dict[str, Array]
+ASKS_CHAIN = (aggregating.AskKeys, aggregating.OpenAt, aggregating.AskReady, aggregating.AskPads)
+"""What an aggregator asks of the attempt's hops alone."""
 
 
 def measurement(index: int) -> int:
@@ -182,9 +184,10 @@ class Hop(Node):
 
     def accuse(self, evidence: Evidence) -> None:
         """Show the hop before why a header was refused."""
-        place = self.net.f.chain.index(self.name)
+        chain = self.core.manifest.chain
+        place = chain.index(self.name)
         if place:
-            self.net.call(self, self.net.hops[self.net.f.chain[place - 1]], shuffler.EvidenceIn(evidence))
+            self.net.call(self, self.net.hops[chain[place - 1]], shuffler.EvidenceIn(evidence))
 
     def release(self, effect: shuffler.Release) -> None:
         """Take the masks off, put the pad on, sign for it, and send it on."""
@@ -334,7 +337,7 @@ class Aggregator(Node):
                             todo.extend(self.core.step(aggregating.Unopened(h)))
                 case aggregating.Accuse(evidence):
                     self.net.accuses.append(evidence)
-                    last = self.net.hops[self.net.f.chain[-1]]
+                    last = self.net.hops[self.net.manifest.chain[-1]]
                     self.net.call(self, last, shuffler.EvidenceIn(evidence))
                 case aggregating.Take(c):
                     self.cohort = c
@@ -382,7 +385,8 @@ class Aggregator(Node):
     def ask(self, effect: aggregating.Effect) -> None:
         self.asks = effect
         now, life = self.net.now, self.core.life
-        for name, hop in self.net.hops.items():
+        chain = self.core.chain if isinstance(effect, ASKS_CHAIN) else self.net.f.chain
+        for name, hop in ((name, self.net.hops[name]) for name in chain):
             match effect:
                 case aggregating.AskHeads(_, start):
                     self.net.call(self, hop, shuffler.Show(self.net.f.digest, life, start), self.shows)
@@ -568,8 +572,9 @@ class Net:
         raise AssertionError("there is no end to it")
 
     def after(self, name: str) -> str:
-        place = self.f.chain.index(name) + 1
-        return self.f.chain[place] if place < len(self.f.chain) else AGGREGATOR
+        chain = self.hops[name].core.manifest.chain
+        place = chain.index(name) + 1
+        return chain[place] if place < len(chain) else AGGREGATOR
 
     def reveals(self, hop: Hop, event: shuffler.Event) -> None:
         """A pad is out: the fact is in the hop's journal, and one cohort has the model."""

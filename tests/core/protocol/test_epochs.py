@@ -426,6 +426,18 @@ def test_the_aggregator_of_the_next_epoch_sends_the_record_to_every_hop_and_goes
     assert (ask.round, ask.silos) == (2, E2.silo_names)
 
 
+def test_an_emptied_aggregator_begins_in_the_first_epoch_and_goes_on_where_the_hops_are() -> None:
+    machine = aggregating.Aggregator(E1, identity(AGGREGATOR), rng(), BOTH)
+    machine.step(aggregating.Awake(0.0))
+    total, records = AFTER.round, tuple(AFTER.records)
+    for hop in E1.chain:
+        effects = machine.step(aggregating.HeadIn(hop, Shown(machine.life, total, 0, records, 0, 0, ()), 0.0))
+    assert effects[-1] == aggregating.Load(total)
+    start = aggregating.Start(SWITCH.model_after, SWITCH.state_after, manifest(E1).schema, 0.0)
+    assert switches(machine.step(start)) == [E2.digest]
+    assert machine.phase == "changing"
+
+
 def test_the_aggregator_is_done_with_an_epoch_when_the_record_counts() -> None:
     machine = listened(E1, *LOG.records, replace(SWITCH, countersignatures=()))
     machine.step(aggregating.Start(SWITCH.model_after, SWITCH.state_after, manifest(E1).schema, 0.0))
