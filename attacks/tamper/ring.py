@@ -363,7 +363,11 @@ class Lead(Node):
         self.ring.queue.append(self.start)
 
     def start(self) -> None:
-        """Begin, or go on."""
+        """Begin, or go on, with what hops know."""
+        self.step(leading.Awake(self.ring.now))
+
+    def load(self) -> None:
+        """Go on with the model that is on record."""
         last = self.core.log.last
         digests = (last.model_after, last.state_after) if last else self.ring.digests(*self.ring.first)
         kept = [t for (number, _), (t, _) in sorted(self.sums.items()) if number == self.core.round]
@@ -407,17 +411,23 @@ class Lead(Node):
         """Carry an effect out."""
         ring, now = self.ring, self.ring.now
         match effect:
+            case leading.AskHeads(life, start, hops):
+                self.ask(hops, shuffler.Show(ring.f.digest, life, start), self._shows)
+            case leading.Load():
+                ring.tell(self, self.load)
             case leading.AskKeys():
                 number = (effect.round, effect.attempt, effect.silos)
                 for hop in ring.hops.values():
                     for record in self.published[hop.core.log.round :]:
-                        ring.event(self, hop, shuffler.RecordIn(record))
-                asked = shuffler.Prepare(ring.f.digest, *number, 0, effect.head, now)
+                        ring.event(self, hop, shuffler.RecordIn(record, self.core.life))
+                asked = shuffler.Prepare(ring.f.digest, *number, 0, effect.head, now, self.core.life)
                 self.ask(effect.chain, asked, self._keys)
             case leading.OpenAt(m, head):
                 self.seeds, self.headers, self.body = {}, {}, None
                 self.ask(
-                    reversed(m.chain), shuffler.Open(m, head, now), lambda hop, _: leading.OpenedAt(hop, m.digest, now)
+                    reversed(m.chain),
+                    shuffler.Open(m, head, now, self.core.life),
+                    lambda hop, _: leading.OpenedAt(hop, m.digest, now),
                 )
             case leading.Announce(m):
                 self.asks = []
@@ -445,7 +455,7 @@ class Lead(Node):
             case leading.Convict(_, _, verdict, vector):
                 ring.convicts(verdict, vector)
             case leading.AskReady(ready, chain, check):
-                self.ask(chain, shuffler.ReadyIn(ready.manifest, ready.trails, check), self._agreed)
+                self.ask(chain, shuffler.ReadyIn(ready.manifest, ready.trails, self.core.life, check), self._agreed)
             case leading.Keep(m, ready, signatures, bodies, check):
                 assert self.body is not None
                 assert self.cohort is not None
@@ -454,13 +464,13 @@ class Lead(Node):
                 headers = tuple(self.headers[p.header] for p in of)
                 kept = Transcript(m, self.cohort, headers, ready, signatures, (), seeds, bodies, check)
                 self.sums[m.round, m.attempt] = (kept, self.body)
-            case leading.AskPads(ready, signatures):
+            case leading.AskPads(ready, signatures, bond):
                 chain = tuple(trail.hop for trail in ready.trails)
-                self.ask(chain, shuffler.RevealIn(ready.manifest, signatures), self._pad)
+                self.ask(chain, shuffler.RevealIn(ready.manifest, signatures, self.core.life, bond), self._pad)
             case leading.Apply(m, _, pads):
                 return self.apply(m, tuple(pad for _, pad in pads))
             case leading.AskStore(record, hops):
-                self.ask(hops, shuffler.RecordIn(record), self._stored)
+                self.ask(hops, shuffler.RecordIn(record, self.core.life), self._stored)
             case leading.Publish():
                 for one in ring.silos.values():
                     ring.event(self, one, silo.RecordsIn(self.published))
@@ -539,10 +549,13 @@ class Lead(Node):
         self.step(leading.CohortIn(c))
         self.body = body
         self.step(leading.SumIn(m.digest, trails, self.ring.now, roots))
-        for hop in self.ring.hops.values():
+        for hop in (self.ring.hops[name] for name in m.chain):
             self.ring.event(self, hop, shuffler.Delivered(m.digest))
 
     # What hops answer
+
+    def _shows(self, hop: str, effects: list[Any]) -> leading.Event:
+        return leading.HeadIn(hop, _last(effects, shuffler.Shows).shown, self.ring.now)
 
     def _keys(self, hop: str, effects: list[Any]) -> leading.Event:
         answer = _last(effects, shuffler.Keys)
@@ -646,7 +659,7 @@ class Ring:
                 self.tell(one, partial(self.trying, one, one.follow))
         if phase in (leading.Phase.COLLECTING, leading.Phase.RELEASING):
             m = lead.open
-            for name, hop in self.hops.items():
+            for name, hop in ((name, self.hops[name]) for name in m.chain):
                 if hop.core.attempt is None or hop.core.manifest != m or hop.core.state is shuffler.State.GIVEN_UP:
                     lost = leading.HopLost(name, m.digest, "it does not have the attempt", self.now)
                     self.event(lead, lead, lost)
@@ -712,18 +725,20 @@ class Ring:
 
     def headers_pass(self, hop: Hop, h: Header) -> None:
         """Pass a header on."""
-        place = self.f.chain.index(hop.name) + 1
-        if place == len(self.f.chain):
+        chain = hop.core.manifest.chain
+        place = chain.index(hop.name) + 1
+        if place == len(chain):
             self.tell(hop, lambda: self.trying(self.lead, lambda: self.lead.step(leading.HeaderIn(h))))
             return
-        after = self.hops[self.f.chain[place]]
+        after = self.hops[chain[place]]
         self.tell(hop, lambda: self.trying(after, lambda: after.step(shuffler.HeaderIn(h, hop.name))))
 
     def accuse(self, hop: Hop, evidence: Evidence) -> None:
         """Show the hop before why a header was refused."""
-        place = self.f.chain.index(hop.name)
+        chain = hop.core.manifest.chain
+        place = chain.index(hop.name)
         if place:
-            before = self.hops[self.f.chain[place - 1]]
+            before = self.hops[chain[place - 1]]
             self.tell(hop, lambda: self.trying(before, lambda: before.step(shuffler.EvidenceIn(evidence))))
 
     def pass_on(

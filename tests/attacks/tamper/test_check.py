@@ -192,22 +192,22 @@ def test_a_silo_shows_no_share_for_a_body_that_it_did_not_send() -> None:
 
 def test_a_hop_signs_nothing_without_the_check() -> None:
     ring, hearing, m = pieces()
-    hop, trails = ring.hops["shuffler-1"].core, hearing.subject.ready.trails
-    assert refused(lambda: hop.step(shuffler.ReadyIn(m.digest, trails))) is Reason.WRONG_SEQUENCE
+    hop, trails, life = ring.hops["shuffler-1"].core, hearing.subject.ready.trails, ring.lead.core.life
+    assert refused(lambda: hop.step(shuffler.ReadyIn(m.digest, trails, life))) is Reason.WRONG_SEQUENCE
     right = hearing.transcript
     mine = right.of("shuffler-1")
     forged = replace(mine, scalars=(mine.scalars[1], *mine.scalars[1:])).signed(identity("shuffler-1"))
     others = tuple(forged if one.name == mine.name else one for one in right.statements)
     assert (
-        refused(lambda: hop.step(shuffler.ReadyIn(m.digest, trails, CheckTranscript(right.tosses, others))))
+        refused(lambda: hop.step(shuffler.ReadyIn(m.digest, trails, life, CheckTranscript(right.tosses, others))))
         is Reason.WRONG_SEQUENCE
     )
     silo_1 = right.of("silo-1")
     lie = replace(silo_1, scalars=(silo_1.scalars[1], *silo_1.scalars[1:])).signed(identity("silo-1"))
     others = tuple(lie if one.name == "silo-1" else one for one in right.statements)
-    tampered = shuffler.ReadyIn(m.digest, trails, CheckTranscript(right.tosses, others))
+    tampered = shuffler.ReadyIn(m.digest, trails, life, CheckTranscript(right.tosses, others))
     assert refused(lambda: hop.step(tampered)) is Reason.TAMPERED
-    assert isinstance(hop.step(shuffler.ReadyIn(m.digest, trails, right))[-1], shuffler.Agree)
+    assert isinstance(hop.step(shuffler.ReadyIn(m.digest, trails, life, right))[-1], shuffler.Agree)
 
 
 # Evidence
