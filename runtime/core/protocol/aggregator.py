@@ -694,7 +694,10 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         """The hops that a chain can have now: the whole pool, unless the policy allows to go on without the lost."""
         lost = self.gone | {hop for hop, model in self._elsewhere.items() if model == self.model}
         here = tuple(hop for hop in self.federation.chain if hop not in lost)
-        return here if len(here) >= self.federation.chain_rule.minimum else self.federation.chain
+        enough = len(here) >= self.federation.chain_rule.minimum
+        if self.federation.policy.group_size and self.bond is not None:
+            enough = enough and self.bond.chain[0] in here  # nobody else can deal the same groups again
+        return here if enough else self.federation.chain
 
     @property
     def _masked(self) -> bool:

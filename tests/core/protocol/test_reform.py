@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.core.protocol.federations import AGGREGATOR, federation, identity
+from tests.core.protocol.federations import AGGREGATOR, MODEL, bond, federation, identity
 from tests.core.protocol.nets import Net
 from tests.core.protocol.test_aggregator import Node, given_up
 
@@ -19,6 +19,7 @@ from silomix.runtime.core.protocol.aggregator import (
     OpenAt,
     OpenedAt,
     Phase,
+    Sealed,
     Tick,
 )
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, check_record
@@ -156,6 +157,17 @@ def test_it_waits_for_the_hop_while_one_of_the_silos_is_away() -> None:
     net.aggregator.step(HopGone("hop-4", "it does not answer", net.now, away))
     assert net.core.phase is Phase.REVEALING
     assert net.core.unrevealed == ("hop-4",)
+
+
+@pytest.mark.parametrize("lost", ["hop-1", "hop-2"])
+def test_groups_that_were_signed_for_can_be_dealt_again_by_the_same_hop_alone(lost: str) -> None:
+    node = Node(federation(4, 4, minimum_hops=3, group_size=3))
+    node.start()
+    node.core.model = MODEL
+    node.core.recall(Sealed(1, 1, MODEL, bond(("silo-1", "silo-2", "silo-3"), chain=ALL)))
+    node.feed(HopGone(lost, "it does not answer", 1.0))
+    others = tuple(hop for hop in ALL if hop != lost)
+    assert node.core.available == (ALL if lost == "hop-1" else others)
 
 
 def test_a_hop_that_has_released_refuses_another_cohort_over_another_chain() -> None:
