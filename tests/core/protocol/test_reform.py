@@ -264,6 +264,18 @@ def test_a_hop_that_is_lost_in_an_attempt_ends_the_round_and_not_the_federation(
     assert (keys.round, keys.attempt) == (2, 1)
 
 
+def test_a_round_that_the_lost_hop_has_passed_goes_on_over_no_other_chain() -> None:
+    """Silos would refuse: the hop may have released, and cannot be asked."""
+    node = Node(F)
+    node.start()
+    m = node.announce()
+    node.feed(HopLost("hop-3", m.digest, "it was started again", 1.0, restarted=True))
+    for hop in REST:
+        assert not given_up(node.feed(node.keys(hop)))
+    (up,) = given_up(node.feed(HopGone("hop-3", "it does not answer", 2.0)))
+    assert (up.round, up.attempt, up.abandoned) == (1, 2, True)
+
+
 def test_a_hop_that_was_merely_started_again_uses_up_no_attempt() -> None:
     node = Node(federation(attempts=2))
     node.start()
