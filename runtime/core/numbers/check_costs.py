@@ -14,6 +14,8 @@ from silomix.runtime.core.numbers.traps import POINT_BYTES, SCALAR_BYTES, detect
 
 DIGEST_BYTES = 32
 SIGNATURE_BYTES = 64
+STATED_BYTES = 3
+"""Of a scalar that is published: no modulus is above 2^20."""
 FRACTIONS = (0.001, 0.01, 0.1)
 """Of the parameters, that a hop changes: for which a trap's probability of detection is told."""
 
@@ -57,8 +59,7 @@ class TrapCost:
 def check_cost(plan: Plan, hops: int) -> CheckCost:
     """Count what the check takes of a plan at level malicious."""
     found = rhos(plan)
-    scalars = sum(n * ((width + 7) // 8) for n, width in zip(found, plan.widths, strict=True))
-    signed = DIGEST_BYTES + (SHARE_BYTES + DIGEST_BYTES) + (1 + hops) * scalars
+    signed = DIGEST_BYTES + (SHARE_BYTES + DIGEST_BYTES) + (1 + hops) * STATED_BYTES * sum(found)
     return CheckCost(
         rhos=found,
         error_bits=tuple(n * log2(p) - 1 for n, p in zip(found, plan.moduli, strict=True)),

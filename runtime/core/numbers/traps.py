@@ -42,6 +42,7 @@ from typing import Any, Protocol
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.numbers.schema import Schema
 
 SCALAR_BYTES = 32
 POINT_BYTES = 33
@@ -147,7 +148,7 @@ def secp256k1() -> Secp256k1:
 def positions(coin: bytes, traps: int, first: int, end: int) -> tuple[int, ...]:
     """Draw so many different parameters of first..end-1, each set equally likely, or all if there are no more.
 
-    0 and d for random traps; the range of the last layer's parameters for traps where memorisation shows most.
+    0 and d for random traps; `last_layer` for traps where memorisation shows most, as the paper suggests.
     """
     if not 0 <= first < end or traps < 0:
         raise LocalFault(Reason.SHAPE_MISMATCH, f"cannot draw {traps} traps among parameters {first}..{end - 1}")
@@ -161,6 +162,22 @@ def positions(coin: bytes, traps: int, first: int, end: int) -> tuple[int, ...]:
         if drawn < top:
             chosen.add(first + drawn % span)
     return tuple(sorted(chosen))
+
+
+def last_layer(schema: Schema) -> tuple[int, int]:
+    """Return where the last layer's parameters begin and end: those that share a prefix with the last of all.
+
+    ``fc.weight`` and ``fc.bias`` are one layer, wherever buffers stand; what is between them is in the range too.
+    """
+    places, at = [], 0
+    for tensor in schema.tensors:
+        if tensor.size and not tensor.buffer:
+            places.append((tensor.name.rpartition(".")[0], at, at + tensor.size))
+        at += tensor.size
+    if not places:
+        raise LocalFault(Reason.SHAPE_MISMATCH, "the model has no parameters, so it has no last layer")
+    layer = places[-1][0]
+    return min(first for name, first, _ in places if name == layer), places[-1][2]
 
 
 def detection(fraction: float, traps: int) -> float:

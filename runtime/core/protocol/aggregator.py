@@ -544,7 +544,7 @@ def _row(**answers: Answer) -> dict[type, Answer]:
 
 
 TABLE: Table = {
-    Phase.STARTING: _row(Awake=does("_awake", Phase.HEARING)),
+    Phase.STARTING: _row(Awake=does("_awake", Phase.HEARING, Phase.CHANGING)),
     Phase.HEARING: _row(
         HeadIn=does("_head", Phase.LOADING), HopFailed=_FAILED, Tick=does("_heard_enough", Phase.LOADING)
     ),
@@ -736,6 +736,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
     # Before anything is signed: what do hops know?
 
     def _awake(self, event: Awake) -> list[Effect]:
+        known = self.log.last
+        if known is not None and self.counts and known.next and known.next != self.federation.digest:
+            return self._change(known)  # killed before it went on there
         self.state, self._until = Phase.HEARING, inf
         return self._ask_heads(number_of(self.life))
 
@@ -850,17 +853,18 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if following is not None and following.epoch > self.federation.epoch:  # its records came from hops just now
             self.state = Phase.CHANGING
             return [Switch(following.digest)]
+        told: list[Effect] = []
         if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
-            return [AskStore(known, self.federation.chain), *self._begin(event.now)]
+            told = [AskStore(known, self.federation.chain)]
         if self._resume_after:  # a hop knows of later attempts than this journal: what they left is theirs to say
             self.attempt, self._resume_after = max(self.attempt, self._resume_after), 0
-            return self._begin(event.now)
+            return [*told, *self._begin(event.now)]
         # One that a later attempt came after was given up: a hop has destroyed its pad.
         newest = (fact for fact in self._sealed if (fact.round, fact.attempt) == (self.round, self.attempt))
         sealed, pending = next(newest, None), event.pending
         if sealed is not None and pending is not None and pending.ready.digest == sealed.agreed:
-            return self._resume(pending, sealed)
-        return self._begin(event.now)
+            return [*told, *self._resume(pending, sealed)]
+        return [*told, *self._begin(event.now)]
 
     def _resume(self, pending: Pending, sealed: Sealed) -> list[Effect]:
         """Go on with a release that all had signed for."""

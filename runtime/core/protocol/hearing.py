@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng
-from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.release import check_agreed
@@ -85,12 +84,12 @@ def counts(record: Record, log: RoundLog) -> bool:
 
 
 def check_shown(shown: Shown, log: RoundLog) -> None:
-    """Check what a hop shows, before any of it is believed."""
-    federation = log.federation
+    """Check what a hop shows, before any of it is believed: records each under the epoch in which they were made."""
     for place, record in enumerate(shown.records):
         if record.round != shown.start + place:
             raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
         check_record(record, log.of(record))
+    federation = log.federation
     for told in shown.told:
         check_chain(told.bond.chain, federation)
         signatures = told.bond.signed_by(federation.aggregator.name)
@@ -111,7 +110,7 @@ def missing_records(log: RoundLog, heard: Mapping[str, Shown]) -> tuple[Record, 
         own = made.records[round_] if round_ < made.round else None
         if own is not None:
             stories.setdefault(own.digest, []).append(own)
-        united = [_united(copies, log.of(copies[0])) for copies in stories.values()]
+        united = [_united(copies, log) for copies in stories.values()]
         counted = [record for record in united if counts(record, log)]
         told = counted or united
         if len(told) != 1 or (own is not None and told[0].digest != own.digest):
@@ -141,8 +140,9 @@ def _check_goes_on(log: RoundLog, record: Record) -> None:
         ) from None
 
 
-def _united(copies: list[Record], federation: Federation) -> Record:
+def _united(copies: list[Record], log: RoundLog) -> Record:
     """One record with the countersignatures of all copies that hold."""
+    federation = log.of(copies[0])
     signatures: dict[str, bytes] = {}
     for copy in copies:
         for name, signature in copy.countersignatures:

@@ -760,7 +760,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _show(self, event: Show) -> list[Effect]:
         """Show an aggregator process what it may have lost, and take nothing more from one that began before.
 
-        It may be in another epoch: in the next one, or back in the first.
+        It may be in another epoch already, or still: whichever comes first learns from the other.
         """
         if self.log.epochs.find(event.federation) is None:
             self.federation.check_same(event.federation, self.federation.aggregator.name)
@@ -780,7 +780,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         name = self.identity.name
         if self._signed_other(record) or name in dict(record.countersignatures):
             return record
-        own = tuple((name, e.signature) for e in self._countersign(record) if isinstance(e, Countersign))
+        own = tuple((name, one.signature) for one in self._countersign(record))
         return replace(record, countersignatures=(*record.countersignatures, *own))
 
     def _check_life(self, life: bytes) -> None:
@@ -1285,13 +1285,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _record(self, event: RecordIn) -> list[Effect]:
         """Store a round's record, and countersign it: one for each round."""
-        self._check_life(event.life)
         record = event.record
+        if not self._is_counted(record):  # one that counts is true, whoever brings it
+            self._check_life(event.life)
         if record.digest == self.log.head:
-            proof: list[Effect] = []
+            known: list[Effect] = []
             if not self.counts and self._is_counted(record):
-                proof = [Remember(Stored(record)), *self._switch(record)]
-            return proof if self._signed_other(record) else [*proof, *self._countersign(record)]
+                known = [Remember(Stored(record)), *self._switch(record)]
+            return known if self._signed_other(record) else [*known, *self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1], self.log.epochs).check_next(record)
@@ -1325,7 +1326,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Whether the newest record here did not come to count, and this one of the same round did."""
         return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
 
-    def _countersign(self, record: Record) -> list[Effect]:
+    def _countersign(self, record: Record) -> list[Countersign]:
         """Sign for having stored a record of an epoch in whose pool this hop is."""
         if self.identity.name not in self.log.of(record).chain:
             return []

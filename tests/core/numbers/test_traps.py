@@ -19,6 +19,7 @@ from tests.tools import examples
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers import traps
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.numbers.traps import ORDER, Opening, Statement, commit, opens, prove, secp256k1, verify
 
 Rng = Callable[[int], bytes]
@@ -301,6 +302,24 @@ def test_traps_on_the_last_layer_stay_there() -> None:
     for first, end, number in ((5, 5, 1), (-1, 5, 1), (0, 5, -1)):
         with pytest.raises(LocalFault, match="cannot draw"):
             traps.positions(bytes(32), number, first, end)
+
+
+def test_a_draw_that_would_favour_some_parameters_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^64 is one more than a multiple of 3: the last number would give parameter 0 one chance more."""
+    drawn = iter([b"\xff" * 32, (2**64 - 2).to_bytes(8, "big")])
+    monkeypatch.setattr(traps, "digest", lambda *_: next(drawn))
+    assert traps.positions(bytes(32), 1, 0, 3) == (2,)
+
+
+def test_the_last_layer_is_weight_and_bias_together() -> None:
+    conv, norm = TensorSpec("conv.weight", (4, 3)), TensorSpec("norm.running_mean", (4,), buffer=True)
+    weight, bias = TensorSpec("fc.weight", (2, 5)), TensorSpec("fc.bias", (2,))
+    assert traps.last_layer(Schema((conv, norm, weight, bias))) == (16, 28)
+    assert traps.last_layer(Schema((conv, weight, bias, norm))) == (12, 24)
+    assert traps.last_layer(Schema((conv, bias, norm, weight))) == (12, 28)
+    assert traps.last_layer(Schema((TensorSpec("weights", (7,)),))) == (0, 7)
+    with pytest.raises(LocalFault, match="no last layer"):
+        traps.last_layer(Schema((norm, TensorSpec("empty", (0,)))))
 
 
 def test_traps_fall_everywhere_alike() -> None:
