@@ -235,6 +235,17 @@ def test_a_hop_that_is_back_stands_in_for_one_that_was_lost_meanwhile() -> None:
     assert ask.chain == ALL[1:]
 
 
+def test_a_hop_that_is_lost_while_keys_are_made_is_replaced_by_one_that_came_back() -> None:
+    node = Node(F)
+    node.feed(HopGone("hop-3", "lost", 0.0))
+    node.start()
+    node.feed(HopBack("hop-3", 1.0))
+    assert node.core.chain == REST  # it is there for the next attempt
+    (ask,) = node.feed(HopGone("hop-1", "lost", 2.0))
+    assert isinstance(ask, AskKeys)
+    assert ask.chain == ALL[1:]
+
+
 def test_a_hop_that_refuses_is_left_out_when_its_time_is_up() -> None:
     node = Node(F)
     node.start()
