@@ -24,7 +24,7 @@ warm: $(STAMP)            ## compile the kernels once, and not in every test pro
 
 # Tests of whole federations have deadlines, and several at a time on two busy cores may miss one: what failed is tried
 # again, alone. What fails twice has failed.
-test: lint system warm    ## lint, types, then every test but the slow ones; the slowest 20 at the end
+test: system warm         ## every test but the slow ones; the slowest 20 at the end
 	$(PYTEST) -m 'not full' || \
 		{ echo "once more, one at a time:"; $(BIN)/pytest -n 0 -m 'not full' --last-failed --last-failed-no-failures none; }
 

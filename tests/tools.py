@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 import pytest
 
@@ -19,8 +20,15 @@ PACKAGES = {
 
 
 def examples(thorough: int) -> int:
-    """How many examples a property is tried with: all of them in `make test-full`, and a third in `make test`."""
-    return thorough if os.environ.get("SILOMIX_THOROUGH") else max(10, thorough // 3)
+    """How many examples a property is tried with: all of them in `make test-full`, and a fifth in `make test`."""
+    return thorough if os.environ.get("SILOMIX_THOROUGH") else max(10, thorough // 5)
+
+
+def first(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Have a test run for so many of its cases in `make test`, and for all of them in `make test-full`."""
+    given = list(cases)
+    rest = [case if isinstance(case, tuple) else (case,) for case in given[count:]]
+    return given[:count] + [pytest.param(*case, marks=pytest.mark.full) for case in rest]
 
 
 def program(name: str) -> str:

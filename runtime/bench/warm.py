@@ -7,8 +7,9 @@ import numpy as np
 
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec
+from silomix.runtime.core.numbers.fold import Fold
 from silomix.runtime.core.numbers.masks import Stream
-from silomix.runtime.core.numbers.plan import Encoding, plan
+from silomix.runtime.core.numbers.plan import Encoding, Level, plan
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.terminal import console, say_json
 
@@ -52,3 +53,5 @@ def warm_kernels() -> None:
             for sign in (1, -1):
                 Stream(bytes(32), p.moduli, 304).apply(body, 0, 300, sign)
             single.decode(body, 2)
+    for p in (plan(10, 4, level=Level.MALICIOUS), plan(10, 8, level=Level.MALICIOUS)):  # narrow residues, and wide ones
+        Fold(bytes(32), p, 300, 300).update_mask(0, Stream(bytes(32), p.moduli, 300))

@@ -11,7 +11,7 @@ from silomix.runtime.cli.exits import MEANINGS, Exit
 
 GROUPS = {
     "start here": ("demo", "run", "simulate", "data", "model"),
-    "agree": ("keygen", "assemble", "accept", "digest", "enrol", "rotate"),
+    "agree": ("keygen", "assemble", "enrol", "accept", "digest", "rotate"),
     "run nodes": ("init", "aggregator", "shuffler", "silo", "pause", "resume"),
     "look": ("check", "status", "log", "health", "dashboard"),
     "attack": ("audit", "attack", "reproduce"),

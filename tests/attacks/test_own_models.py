@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.attacks.own import NETS, task
+from tests.tools import first
 from torch import Tensor, nn
 
 from silomix.attacks.audit.campaign import Campaign, run
@@ -47,7 +48,11 @@ def by_the_book(net: nn.Module, before: State, updates: list[State], x: Tensor, 
     return torch.stack(rows)
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=["-".join(kind) for kind in KINDS])
+@pytest.fixture(
+    scope="module",
+    params=[*KINDS[:2], *first(0, ((kind,) for kind in KINDS[2:]))],
+    ids=["-".join(kind) for kind in KINDS],
+)
 def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A federation that ran for real, whose silos kept their updates and whose hops their keys."""
     home = tmp_path_factory.mktemp("own") / "fed"
@@ -98,10 +103,10 @@ def test_on_its_captures_too_the_sum_hides_and_every_hop_together_does_not(home:
         assert all(np.allclose(view.mean[name], mean[name], rtol=coarse, atol=coarse) for name in mean)
 
 
-SHORT = [(net, dtype) for net in ("plain", "norm") for dtype in ("bfloat16", "float16", "float64")]
+SHORT = [(net, dtype) for net in ("norm", "plain") for dtype in ("bfloat16", "float16", "float64")]
 
 
-@pytest.mark.parametrize(("net", "dtype"), [*((net, "float32") for net in NETS), *SHORT])
+@pytest.mark.parametrize(("net", "dtype"), first(6, [SHORT[0], *((net, "float32") for net in NETS), *SHORT[1:]]))
 def test_every_kind_of_network_can_be_attacked_in_simulation(net: str, dtype: str) -> None:
     policy = Policy(task="tests.attacks.own:task", rounds=1, task_options=options(net, dtype))
     found = run(Campaign(policy, silos=SILOS, seed=2))
@@ -123,7 +128,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("net", REASONS)
+@pytest.mark.parametrize("net", first(2, REASONS))
 def test_what_cannot_be_mounted_says_why(net: str) -> None:
     policy = Policy(task="tests.attacks.own:task", rounds=2, task_options=options(net, "float32"))
     unfit = run(Campaign(policy, silos=SILOS, seed=2, modes=(Mode.NONE, Mode.LAYER), baselines=True)).unfit

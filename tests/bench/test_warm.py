@@ -35,7 +35,8 @@ print("\\n".join(sorted(f"{name} {signature}" for name, signature in compiled() 
 """
 
 
-@pytest.mark.parametrize("level", [Level.SEMI_HONEST, pytest.param(Level.TRUSTED, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("level", [Level.SEMI_HONEST, Level.TRUSTED])
 def test_a_round_compiles_nothing_after_warm(level: Level, tmp_path: Path) -> None:
     from tests.nodes.federations import make
 

@@ -173,6 +173,27 @@ def test_shares_and_run_lengths() -> None:
     assert paper_rle_bits((2, 3, 4, 5)) == 2 + 2 + 3 + 3
 
 
+def test_level_malicious_says_what_the_check_and_the_traps_cost(run: Run) -> None:
+    found = json.loads(run("plan", "--level", "malicious", "--traps", "100", "--json"))
+    assert found["check"]["rhos"] == [9, 9]
+    assert min(found["check"]["error_bits"]) > 79
+    assert found["check"]["silo_bytes"] < 1024
+    assert found["traps"]["detection"]["0.01"] == pytest.approx(1 - 0.99**100)
+    shown = run("plan", "--level", "malicious", "--traps", "100")
+    assert "except with probability 2^-79.8" in shown
+    assert "1.0% of them 0.634" in shown
+    plain = run("plan", "--level", "malicious")
+    assert "tamper check finds" in plain
+    assert "traps send" not in plain
+
+
+def test_other_levels_have_no_check_and_no_traps(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run("plan", "--json"))
+    assert found["check"] == found["traps"] == {}
+    assert entry.main(["plan", "--traps", "5"]) != 0
+    assert "--traps: level semi-honest has none" in capsys.readouterr().err
+
+
 # --- the paper --------------------------------------------------------------------------------------------------------
 
 

@@ -120,6 +120,7 @@ def test_a_network_with_adapters_is_trained_and_audited_and_exported_whole(tmp_p
     assert np.array_equal(state["2.up"].numpy(), final["2.up"])
 
 
+@pytest.mark.full
 def test_a_model_with_everything_in_it_is_trained_and_simulated_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def test_an_interrupted_run_leaves_its_model_and_goes_on(tmp_path: Path) -> None
 # --- what an aggregator says of a federation that came to nothing -----------------------------------------------------
 
 
+@pytest.mark.full
 def test_an_aggregator_to_which_no_silo_ever_came_ends_with_an_error(tmp_path: Path) -> None:
     make(tmp_path / "f", 3, 1, rounds=2, deadline_s=1, release_s=5, attempts=1)
 

@@ -34,7 +34,19 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_the_core_is_where_we_look() -> None:
-    expected = {"plan", "residue", "packing", "slices", "codec", "masks", "tamper", "digest", "errors", "kernels"}
+    expected = {
+        "plan",
+        "residue",
+        "packing",
+        "slices",
+        "codec",
+        "masks",
+        "fold",
+        "tamper",
+        "digest",
+        "errors",
+        "kernels",
+    }
     assert {path.stem for path in MODULES} >= expected
 
 
@@ -105,6 +117,7 @@ def run(script: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.full
 def test_kernels_start_when_the_cache_directory_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     run("round_trip()", NUMBA_CACHE_DIR=str(tmp_path / "file" / "cache"))
@@ -146,6 +159,7 @@ def test_a_warm_cache_is_used(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")} == written
 
 
+@pytest.mark.full
 def test_a_warm_cache_is_used_where_it_can_only_be_read(tmp_path: Path) -> None:
     count = "pack(); print(sum(packing._pack.stats.cache_hits.values()))"
     assert run(count, NUMBA_CACHE_DIR=str(tmp_path)) == "0"

@@ -43,6 +43,7 @@ class _For:
         self.model_before, self.model_after, self.silos = record.model_before, record.model_after, silos
 
 
+@pytest.mark.full
 def test_a_federation_outlives_what_befalls_it(tmp_path: Path) -> None:
     report = asyncio.run(Chaos(tmp_path / "f", 2, 5).run())
     assert (report.wrong_sums, report.rounds_lost, report.applied_twice) == (0, 0, 0)

@@ -105,6 +105,7 @@ def _edit(file: Path, **changes: Any) -> None:
     file.write_text(text)
 
 
+@pytest.mark.full
 async def test_a_hop_that_is_killed_ends_the_attempt_at_once_and_not_at_its_deadline(tmp_path: Path) -> None:
     """The last will is a hint; a probe confirms it. The deadline is ten minutes, and the test has one."""
     home, port = tmp_path / "f", free_ports(1)

@@ -127,6 +127,7 @@ def assert_model_of(directory: Path, federation: Federation, parameters: int) ->
         assert np.abs(found[name] - expected).max() <= rounds * (step / 2 + 1e-6)
 
 
+@pytest.mark.full
 async def test_a_hop_that_is_cut_off_is_named_and_the_round_goes_on_when_the_link_is_back(
     network: Network, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
 from silomix.runtime.nodes.facts import read_forks, read_log
-from silomix.runtime.nodes.stuck import WAY_OUT
+from silomix.runtime.nodes.lead.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.terminal import console, say_json
 

@@ -1,4 +1,4 @@
-"""The commands that measure: bench codec, bench round, bench rules; and warm, which compiles what they measure."""
+"""The commands that measure: bench codec, round, rules, check, onion; and warm, which compiles what they measure."""
 
 import argparse
 from collections.abc import Callable
@@ -12,6 +12,8 @@ examples:
   silomix bench round --silos 10 --hops 3     a protected round against an unprotected one, in separate processes
   silomix bench round --mbit 1000             the same on a network of 1 Gbit/s, as root
   silomix bench rules                         what each rule of the protocol costs each role
+  silomix bench check                         what the tamper check adds to a round, and what a trap costs
+  silomix bench onion                         the paper's literal MixNet, a bit in an onion, beside ours
 """
 
 
@@ -74,6 +76,30 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     json_flag(cmd)
     cmd.set_defaults(handler=_bench_rules)
 
+    cmd = kinds.add_parser(
+        "check",
+        help="what the tamper check of level malicious adds to a round, and what a trap costs",
+        description="Run protected rounds in separate processes, and beside them the passes that the check adds.",
+    )
+    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
+    cmd.add_argument("--hops", type=positive, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument("--precision", type=positive, default=4, metavar="R", help="decimal digits (default: %(default)s)")
+    cmd.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds (default: %(default)s)")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_bench_check)
+
+    cmd = kinds.add_parser(
+        "onion",
+        help="the paper's MixNet, with every bit in an onion of its own, beside ours",
+        description="Wrap and peel a sample of real onions, and encode, mask and add up a vector, on one thread.",
+    )
+    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--hops", type=positive, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument("--precision", type=positive, default=4, metavar="R", help="decimal digits (default: %(default)s)")
+    json_flag(cmd)
+    cmd.set_defaults(handler=_bench_onion)
+
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
     json_flag(cmd)
     cmd.set_defaults(handler=_warm)
@@ -96,6 +122,18 @@ def _bench_rules(args: argparse.Namespace) -> int:
     from silomix.runtime.bench.rules import bench_rules
 
     return bench_rules(args.silos, args.parameters, args.hops, args.precision, args.json)
+
+
+def _bench_check(args: argparse.Namespace) -> int:
+    from silomix.runtime.bench.check import bench_check
+
+    return bench_check(args.silos, args.parameters, args.hops, args.precision, args.repeats, args.json)
+
+
+def _bench_onion(args: argparse.Namespace) -> int:
+    from silomix.runtime.bench.onion import onion
+
+    return onion(args.silos, args.hops, args.precision, args.json)
 
 
 def _warm(args: argparse.Namespace) -> int:

@@ -2,15 +2,16 @@
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
 from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
-from silomix.runtime.cli.options import Commands, flag, positive
+from silomix.runtime.cli.options import BadOption, Commands, flag, positive
 from silomix.runtime.cli.policy_options import add_policy, given_policy
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS, Model, PlanReport
-from silomix.runtime.core.numbers.plan import Quantiser
+from silomix.runtime.core.numbers.plan import Level, Quantiser
 from silomix.runtime.terminal import console, print_table, say_json
 
 SHOWN_SILOS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
@@ -25,6 +26,7 @@ examples:
   silomix plan --shufflers 5 --minimum-hops 4
   silomix plan --silos 10 --quantiser int8 --parameters 110000000
   silomix plan --clip-norm 1 --noise-multiplier 0.5 --rounds 20 --precision 3
+  silomix plan --level malicious --traps 100
   silomix plan --paper --json
 """
 
@@ -43,6 +45,9 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     size = cmd.add_mutually_exclusive_group()
     size.add_argument("--model", choices=list(MODELS), help=f"one of the paper's models (default: {DEFAULT_MODEL})")
     size.add_argument("--parameters", type=positive, metavar="N", help="a model of N parameters instead")
+    cmd.add_argument(
+        "--traps", type=positive, metavar="T", help="parameters with proofs, at level malicious (default: none)"
+    )
     cmd.add_argument("--paper", action="store_true", help="the paper's tables and figures beside ours; takes no policy")
     json_flag(cmd)
     add_policy(cmd, without=("parameters",))
@@ -71,7 +76,7 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
 def _plan(args: argparse.Namespace) -> int:
     result: PlanReport | PaperReport
     if args.paper:
-        others = ("silos", "shufflers", "model")
+        others = ("silos", "shufflers", "model", "traps")
         if given := [*(name for name in others if getattr(args, name) is not None), *given_policy(args)]:
             args.fail(f"--paper shows the paper's own policies: leave out {', '.join(map(flag, given))}")
         result = paper_report()
@@ -79,7 +84,10 @@ def _plan(args: argparse.Namespace) -> int:
         from silomix.runtime.cli.measure.planned import asked, report  # what a silo computes with is loaded no sooner
 
         model = Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL]
-        result = report(asked(args), model)
+        federation = asked(args)
+        if args.traps and federation.policy.level is not Level.MALICIOUS:
+            raise BadOption("traps", f"level {federation.policy.level} has none; give --level malicious with it")
+        result = report(federation, model, args.traps or 0)
     if args.json:
         say_json(result.as_json())
     elif isinstance(result, PlanReport):
@@ -123,7 +131,7 @@ def _print_plan(out: Console, result: PlanReport) -> None:
             for row in result.rows
         ),
     )
-    for note in result.notes:
+    for note in (*result.notes, *_of_check(result.check), *_of_traps(result.traps)):
         out.print(f"* {note}", soft_wrap=True)
 
 
@@ -137,6 +145,35 @@ def _of_round(found: dict[str, int | float]) -> str:
         f"{found['rounds']} rounds, each of {found['minimum_cohort']} to {found['invited']} silos{groups}, given up "
         f"after {found['longest_s']:g} s{noise}\n"
     )
+
+
+def _of_check(found: dict[str, Any]) -> list[str]:
+    """Say what the tamper check costs, and how sure it is."""
+    if not found:
+        return []
+    says = (
+        f"The tamper check finds any change, except with probability 2^-{min(found['error_bits']):.1f}. It adds "
+        f"{found['blinder_bytes']} bytes of blinders to each body and {found['silo_bytes']} bytes of messages to each "
+        f"silo; a silo goes over {found['silo_passes']} vectors, a hop over {found['hop_passes']}. "
+        "`silomix bench check` times it."
+    )
+    return [says]
+
+
+def _of_traps(found: dict[str, Any]) -> list[str]:
+    """Say what the traps cost, and what they find."""
+    if not found:
+        return []
+    chances = ", ".join(
+        f"{'one parameter' if name == 'one' else f'{float(name):.1%} of them'} {chance:.3g}"
+        for name, chance in found["detection"].items()
+    )
+    costs = (
+        f"{found['traps']:,} traps send {found['silo_bytes']:,} bytes from each silo and {found['hop_bytes']:,} from "
+        f"each hop, and take {found['silo_multiplications']:,} multiplications on the curve at a silo, "
+        f"{found['hop_multiplications']:,} at a hop and {found['verifier_multiplications']:,} at whoever verifies."
+    )
+    return [costs, f"A hop that changes parameters is found by the traps with probability: {chances}."]
 
 
 def _print_paper(out: Console, result: PaperReport) -> None:

@@ -1,13 +1,14 @@
 """What `silomix plan` computes: the federation that a policy would make, what it sends, and what a round is like."""
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from silomix.runtime.cli.policy_options import policy_of, wrong
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.numbers import costs
+from silomix.runtime.core.numbers.check_costs import check_cost, trap_cost
 from silomix.runtime.core.numbers.costs import DEFAULT_CHAIN, Model, PlanReport
-from silomix.runtime.core.numbers.plan import Level, largest_value
+from silomix.runtime.core.numbers.plan import Encoding, Level, largest_value, plan
 from silomix.runtime.core.policy import LEAST_COHORT
 from silomix.runtime.core.protocol.federation import Federation, Member
 
@@ -42,7 +43,7 @@ def asked(args: argparse.Namespace) -> Federation:
     return federation
 
 
-def report(federation: Federation, model: Model) -> PlanReport:
+def report(federation: Federation, model: Model, traps: int = 0) -> PlanReport:
     """Compute what the federation's policy costs for a model, and what a round is like."""
     policy, silos, rule = federation.policy, len(federation.silos), federation.chain_rule
     largest = silos * policy.weight_levels * largest_value(min(policy.precision, 100), policy.quantiser)
@@ -52,6 +53,13 @@ def report(federation: Federation, model: Model) -> PlanReport:
     )
     if own := headroom - policy.headroom:
         made = replace(made, notes=(*made.notes, f"{own} of the {headroom} bits of headroom are for the noise."))
+    if policy.level is Level.MALICIOUS:
+        chosen = plan(
+            silos, policy.precision, Encoding.COUNTS, policy.level, policy.weight_levels, headroom, policy.quantiser
+        )
+        made = replace(made, check=asdict(check_cost(chosen, rule.pool)))
+        if traps:
+            made = replace(made, traps=asdict(trap_cost(chosen, silos, rule.pool, model.parameters, traps)))
     return replace(made, round=_round(federation, model)) if silos >= LEAST_COHORT else made
 
 

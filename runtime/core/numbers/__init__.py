@@ -8,6 +8,9 @@ slices    arithmetic on packed planes
 codec     a model's tensors <-> chunks of packed planes
 baseline  the paper's literal modes, to compare with
 masks     seeds, sealing, expansion to uniform residues
+fold      the check's linear forms, in one pass over a vector
 tamper    the check that finds any change, and who made it
+traps     the paper's proofs at a few parameters
+check_costs  what these two cost, by count
 kernels   how the numeric loops are compiled
 """

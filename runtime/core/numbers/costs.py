@@ -15,12 +15,16 @@ The JSON of ``silomix plan --json`` is stable: fields are added, never renamed.
             without framing
     round   {rounds, invited, minimum_cohort, groups, longest_s, and with noise epsilon and delta}: what the rest of the
             policy makes of a round; empty below three silos, of which no federation is made
+    check   at level malicious {rhos, error_bits, blinder_bytes, silo_bytes, silo_passes, hop_passes}: the tamper check
+    traps   with --traps {traps, silo_bytes, hop_bytes, silo_multiplications, hop_multiplications,
+            verifier_multiplications, detection}: the paper's traps; `check_costs.py` says what each of these is
     notes   [str], what a reader of the rows should know
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.errors import LocalFault, Reason
@@ -91,6 +95,8 @@ class PlanReport:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     round: dict[str, int | float] = field(default_factory=dict)
+    check: dict[str, Any] = field(default_factory=dict)
+    traps: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         """Return the stable structure that the module describes."""

@@ -220,8 +220,7 @@ class Stream:
 
     def chunk(self, index: int, length: int) -> Residues:
         """Expand one chunk to a row of residues per plane. Only the last chunk is shorter than the others."""
-        packed = np.zeros(sum(self._widths) * slice_bytes(length), np.uint8)
-        self.apply(packed, index, length)
+        packed = self.packed(index, length)
         out: Residues = np.empty((len(self._moduli), length), residue_dtype(max(self._widths)))
         at = 0
         for row, m, width in zip(out, self._moduli, self._widths, strict=True):
@@ -230,19 +229,30 @@ class Stream:
             at += size
         return out
 
+    def packed(self, index: int, length: int) -> Bytes:
+        """Expand one chunk to packed planes, in room that this stream and its companions use again and again."""
+        size = self._size(length)
+        self._expand(_NO_PLANES, index, length, 0)
+        return self._scratch.room(size)[1][:size]
+
     def apply(self, planes: Bytes, index: int, length: int, sign: int = 1) -> None:
         """Add one chunk of residues to packed planes, mod m_j, or take it off if the sign is -1."""
+        if len(planes) != (size := self._size(length)):
+            raise ValueError(f"{length} residues per plane are {size} bytes, not {len(planes)}")
+        self._expand(planes, index, length, sign)
+
+    def _size(self, length: int) -> int:
         if not 0 <= length <= self._chunk_parameters:
             raise ValueError(f"a chunk has at most {self._chunk_parameters} parameters, not {length}")
-        size = sum(self._widths) * slice_bytes(length)
-        if len(planes) != size:
-            raise ValueError(f"{length} residues per plane are {size} bytes, not {len(planes)}")
+        return sum(self._widths) * slice_bytes(length)
+
+    def _expand(self, planes: Bytes, index: int, length: int, sign: int) -> None:
         done, room = 0, 1.0
-        zeros, drawn = self._scratch.room(size)
+        zeros, drawn = self._scratch.room(self._size(length))
         while done < len(self._moduli):  # a second time only if a lot of redraws was too small
             self._main.encrypt_into(index.to_bytes(12, "big"), zeros, None, drawn.data)
             spare, ends = self._spare(index, length, room)
-            done = _apply(drawn, *self._numbers, spare, ends, planes, length, sign, done)
+            done = _apply(drawn, *self._numbers, spare, ends, planes, length, sign, done if sign else 0)
             room *= 4
 
     def _spare(self, index: int, length: int, room: float) -> tuple[Bytes, Moduli]:
@@ -274,6 +284,7 @@ class Scratch:
         return self._found
 
 
+_NO_PLANES: Bytes = np.empty(0, np.uint8)
 _MARGIN = 8  # standard deviations that the first lot of redraws has to spare
 
 
@@ -289,7 +300,7 @@ def _apply(
     sign: int,
     done: int,
 ) -> int:
-    """Make residues of what was drawn and add them or take them off; return how many planes are done.
+    """Make residues of what was drawn and add them, or take them off, or only that; return how many planes are done.
 
     All that a chunk takes, in one call: every call costs a turn of the GIL. A plane for which `spare` does not suffice
     is left alone, with all that follow.
@@ -306,7 +317,7 @@ def _apply(
                     drawn[at + (b + 1) * size - 1] &= (1 << (length & 7)) - 1
             if sign > 0:
                 add_plane(planes, at, drawn, at, size, moduli[j], widths[j])
-            else:
+            elif sign < 0:
                 subtract_plane(planes, at, drawn, at, size, moduli[j], widths[j])
         at += widths[j] * size
     return len(moduli)

@@ -9,7 +9,8 @@ masks all d + rho coordinates alike, and every hop adds up and unmasks all of th
 
 When the hops have signed all of that, the silos toss a coin. It gives a_1..a_rho in F_p^d and with them, for an
 extended vector v, the scalars ``l_j(v) = <a_j, v[:d]> + v[d + j]``. They are linear, so whatever holds between vectors
-holds between scalars, and an error that was made before the coin was known goes unseen with probability p^-rho.
+holds between scalars, and an error that was made before the coin was known goes unseen with probability 2 p^-rho at
+most (`fold.py` says how the a_j are made, and why).
 
 **Why the scalars say nothing.** From l(c_i) and all sigma_{i,h} = l(mask_{i,h}) anybody computes l of x_i and b_i plus
 the aggregator's layer. That layer's sigma is not published, for nobody needs it, but the aggregator knows it, so it
@@ -26,54 +27,20 @@ sums are the only subsets that balance.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
 
-import numpy as np
-
-from silomix.runtime.core.digest import digest, frame
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.numbers.kernels import compiled
-from silomix.runtime.core.numbers.masks import Rng, Stream, derive
-from silomix.runtime.core.numbers.packing import Residues
-from silomix.runtime.core.numbers.plan import Level, Plan
+from silomix.runtime.core.numbers.fold import Fold as Fold
+from silomix.runtime.core.numbers.fold import Scalars as Scalars
+from silomix.runtime.core.numbers.fold import rho as rho
+from silomix.runtime.core.numbers.fold import rhos as rhos
+from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.numbers.plan import Plan
 
-SOUNDNESS_BITS = 72
-"""An error passes with probability 2^-72 at most. Shares are committed to before any is shown, so there is nothing to
-grind offline: every further try costs the adversary an attempt in which somebody is named."""
 SHARE_BYTES = 32
 """A share is as long as the digest that commits to it, so that it can't be guessed from its commitment."""
-BLOCK = 1 << 12
-"""Terms between two reductions of a dot product: 20-bit coefficients times 32-bit words stay below 2^64."""
-
-Scalars = tuple[tuple[int, ...], ...]
-"""For each plane its rho scalars below p: the values of l, or the blinder coordinates of one extended vector."""
-
-
-def rho(p: int) -> int:
-    """Return the least rho with p^rho >= 2^72: how many blinders and scalars a plane of modulus p has.
-
-    9 for every 9-bit prime: eight factors below 2^9 stay below 2^72 (503^8 is 2^71.8).
-    """
-    power, least = p, 1
-    while power < 1 << SOUNDNESS_BITS:
-        power, least = power * p, least + 1
-    return least
-
-
-def rhos(plan: Plan) -> tuple[int, ...]:
-    """Return rho for each plane, or refuse a plan whose moduli need not be primes: without a field no error bound."""
-    if plan.level is not Level.MALICIOUS:
-        raise LocalFault(
-            Reason.PLAN_INFEASIBLE,
-            f"the tamper check needs prime moduli and this plan is for level {plan.level}: "
-            f"plan for level {Level.MALICIOUS}",
-            bound="level",
-            found=str(plan.level),
-        )
-    return tuple(rho(p) for p in plan.moduli)
 
 
 def blinders(plan: Plan, rng: Rng) -> Scalars:
@@ -161,134 +128,6 @@ def coin(
 
 def _pairs(by_silo: Mapping[str, bytes]) -> list[str | bytes]:
     return [part for silo in sorted(by_silo) for part in (silo, by_silo[silo])]
-
-
-class Coefficients:
-    """a_1..a_rho of every plane, made from the coin one chunk at a time and in any order, never held as a whole."""
-
-    def __init__(self, coin: bytes, plan: Plan, d: int, chunk_parameters: int) -> None:
-        """`d` parameters in chunks of `chunk_parameters`, the last one shorter: everybody must agree on both."""
-        for name, value in (("d", d), ("chunk_parameters", chunk_parameters)):
-            if value < 1:
-                raise LocalFault(Reason.SHAPE_MISMATCH, f"{name} is {value}: give at least 1", found=value, expected=1)
-        self.plan, self.rhos = plan, rhos(plan)
-        self.d, self.chunk_parameters = d, chunk_parameters
-        self.chunks = -(-d // chunk_parameters)
-        self.planes = [[plane for plane, n in enumerate(self.rhos) if j < n] for j in range(max(self.rhos))]
-        self._streams: list[Stream] = []
-        for j, planes in enumerate(self.planes):
-            info = frame("tamper", plan.digest, d, chunk_parameters, j)
-            moduli = tuple(plan.moduli[plane] for plane in planes)
-            self._streams.append(Stream(derive(coin, info), moduli, chunk_parameters))
-        self._latest: tuple[int, tuple[Residues, ...]] = (-1, ())
-
-    def length(self, index: int) -> int:
-        """Parameters in a chunk."""
-        if not 0 <= index < self.chunks:
-            raise LocalFault(
-                Reason.SHAPE_MISMATCH,
-                f"there is no chunk {index}: {self.d} parameters make {self.chunks}",
-                found=index,
-                expected=self.chunks,
-            )
-        return min(self.chunk_parameters, self.d - index * self.chunk_parameters)
-
-    def chunk(self, index: int) -> tuple[Residues, ...]:
-        """Return for each j the rows of a_j, one per plane of ``planes[j]`` (a wider prime has fewer j).
-
-        The latest chunk is kept, so that folds over several vectors in step pay for it once.
-        """
-        at, rows = self._latest
-        if at != index:
-            length = self.length(index)
-            rows = tuple(stream.chunk(index, length) for stream in self._streams)
-            self._latest = (index, rows)
-        return rows
-
-
-class Fold:
-    """l of one extended vector, for every plane and j, from its chunks in any order.
-
-    Linear: the scalars of a sum are the sums of the scalars mod p.
-    """
-
-    def __init__(self, coin: bytes, plan: Plan, d: int, chunk_parameters: int) -> None:
-        """Start with an empty vector of `d` parameters; its blinder coordinates come at the end."""
-        self._coefficients = Coefficients(coin, plan, d, chunk_parameters)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._sums = [[0] * n for n in self._coefficients.rhos]
-        self._seen: set[int] = set()
-
-    def sibling(self) -> Self:
-        """Start a fold of another vector under the same coin; in step, the two share the work on coefficients.
-
-        And the buffers of that work, so siblings are updated by one thread at a time.
-        """
-        other = copy(self)
-        other._clear()
-        return other
-
-    def update(self, chunk_index: int, residues: Residues) -> None:
-        """Take in one chunk: a row of residues per plane, the parameters only."""
-        a = self._coefficients
-        expected = (len(a.rhos), a.length(chunk_index))
-        if residues.shape != expected:
-            raise LocalFault(
-                Reason.SHAPE_MISMATCH,
-                f"chunk {chunk_index} has (planes, parameters) = {expected}, not {residues.shape}",
-                chunk=chunk_index,
-            )
-        if residues.dtype not in (np.uint16, np.uint32):
-            raise LocalFault(
-                Reason.UNSUPPORTED_DTYPE,
-                f"residues are uint16 or uint32, not {residues.dtype}",
-                found=str(residues.dtype),
-            )
-        if chunk_index in self._seen:
-            raise LocalFault(Reason.SHAPE_MISMATCH, f"chunk {chunk_index} was folded already", chunk=chunk_index)
-        for j, (planes, rows) in enumerate(zip(a.planes, a.chunk(chunk_index), strict=True)):
-            for plane, row in zip(planes, rows, strict=True):
-                p = a.plan.moduli[plane]
-                self._sums[plane][j] = (self._sums[plane][j] + dot(row, residues[plane], p)) % p
-        self._seen.add(chunk_index)
-
-    def finish(self, blinder_values: Scalars) -> Scalars:
-        """Add the vector's own blinder coordinates v[d + j] and return l_j(v) per plane."""
-        a = self._coefficients
-        if len(self._seen) != a.chunks:
-            raise LocalFault(
-                Reason.SHAPE_MISMATCH,
-                f"{len(self._seen)} of {a.chunks} chunks were folded: fold them all",
-                found=len(self._seen),
-                expected=a.chunks,
-            )
-        if tuple(map(len, blinder_values)) != a.rhos:
-            raise LocalFault(
-                Reason.SHAPE_MISMATCH,
-                f"the planes have {a.rhos} blinder coordinates, not {tuple(map(len, blinder_values))}",
-            )
-        return tuple(
-            tuple((s + int(b)) % p for s, b in zip(sums, row, strict=True))
-            for p, sums, row in zip(a.plan.moduli, self._sums, blinder_values, strict=True)
-        )
-
-
-def dot(a: Residues, v: Residues, p: int) -> int:
-    """Return <a, v> mod p for coefficients below p and any words, reduced or not."""
-    return int(_dot(a, v, np.uint64(p)))
-
-
-@compiled
-def _dot(a: Residues, v: Residues, p: np.uint64) -> np.uint64:
-    total = np.uint64(0)
-    for start in range(0, len(a), BLOCK):
-        block = np.uint64(0)
-        for i in range(start, min(start + BLOCK, len(a))):
-            block += np.uint64(a[i]) * np.uint64(v[i])
-        total += block % p
-    return total % p
 
 
 @dataclass(frozen=True)

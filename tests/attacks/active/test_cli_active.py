@@ -25,6 +25,7 @@ def test_one_attack_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {r["node"] for r in one["refused_by"]} == {f"silo-0{i}" for i in range(1, 7)}
 
 
+@pytest.mark.full
 def test_what_succeeds_shows_in_the_table_and_in_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attack", "active", "--only", "short-chain", "--without", "r1"]) == 1
     shown = capsys.readouterr().out

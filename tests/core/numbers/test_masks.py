@@ -142,6 +142,8 @@ def test_a_lot_of_redraws_that_is_too_small_changes_nothing(
     body = layout.pack(plain)
     stream(moduli, context).apply(body, 1, 1499, sign)
     mask = np.array(by_reference(moduli, context, 0, 1, 1499))
+    assert stream(moduli, context).chunk(1, 1499).tolist() == mask.tolist()
+    rooms = rooms[: len(rooms) // 2]  # each time the same
     assert np.array_equal(layout.residues(body), (plain + sign * mask) % np.array(moduli)[:, None])
     if any(2 * ((1 << reference.width_of(m)) - m) > m // 100 for m in moduli):  # redraws that cannot have sufficed
         assert len(rooms) > 1
