@@ -12,8 +12,10 @@ from cryptography import x509
 from silomix.runtime.checkup.findings import Trouble
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig
-from silomix.runtime.config.owners.accept import read_accepted
+from silomix.runtime.config.owners.accept import NotAccepted, read_accepted
+from silomix.runtime.config.owners.epochs import require_history
 from silomix.runtime.consent import task_problem
+from silomix.runtime.core.protocol.epochs import signers
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.core.protocol.owners import not_accepted
 from silomix.runtime.core.protocol.roundlog import beginning_problem
@@ -32,13 +34,16 @@ def federation(config: NodeConfig) -> str:
     f = config.federation
     rule = f.chain_rule
     return (
-        f"{f.name}, digest {f.digest.hex()[:SHOWN]}, {len(f.silos)} silos; chain of {rule.minimum} or more of "
+        f"{f.name}, {f'epoch {f.epoch}, ' if f.epoch > 1 else ''}digest {f.digest.hex()[:SHOWN]}, "
+        f"{len(f.silos)} silos; chain of {rule.minimum} or more of "
         f"{rule.pool} hops {rule.sentence()}"
     )
 
 
 def agreement(config: NodeConfig) -> str:
-    """Look whether every owner has signed this very file."""
+    """Look whether every owner has signed this very file, or for a later epoch as many as it takes."""
+    if config.federation.epoch > 1:
+        return _later_agreement(config)
     found = read_accepted(config.agreement)
     missing, wrong = not_accepted(config.federation, {owner: signature for owner, (_, _, signature) in found.items()})
     if wrong:
@@ -54,6 +59,18 @@ def agreement(config: NodeConfig) -> str:
             f"{first}, and put the .accepted file into {config.agreement}",
         )
     return f"all {len(config.federation.owners)} owners have accepted the file"
+
+
+def _later_agreement(config: NodeConfig) -> str:
+    new, old = config.history[-1], config.history[-2].federation
+    try:
+        require_history(config.history, config.federation.member(config.name).owner)
+    except NotAccepted as error:
+        raise Trouble(error.problem, "have the owners run `silomix accept` on that epoch's directory") from None
+    count = len(signers(new.federation, old, new.accepted))
+    return (
+        f"{count} of {len(old.owners)} owners have accepted epoch {new.federation.epoch}, and {old.quorum} are enough"
+    )
 
 
 def key_files(config: NodeConfig) -> str:

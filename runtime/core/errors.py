@@ -39,6 +39,7 @@ class Reason(StrEnum):
     FENCED = "fenced"
     WRONG_PAD = "wrong_pad"
     WRONG_STEP = "wrong_step"
+    SUPERSEDED = "superseded"
     # A peer, or a cohort of them.
     UNKNOWN_PEER = "unknown_peer"
     NOT_INVITED = "not_invited"

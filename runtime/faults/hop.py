@@ -30,6 +30,7 @@ from silomix.runtime.faults.streams import (
 )
 from silomix.runtime.faults.world import Reply
 from silomix.runtime.net.answers import ANSWERS
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.nodes.facts import read_shuffler, write_shuffler
 
 
@@ -166,12 +167,13 @@ class Hop(Node):
         match request:
             case Event(event):
                 reply(self.step(replace(event, now=self.now) if hasattr(event, "now") else event))
-            case Store(records):
-                reply(self._store(records))
+            case Store(records, life):
+                reply(self._store(records, life))
             case Probe(manifest):
                 attempt = self.core.attempt
                 alive = self.core.state in (shuffler.State.OPEN, shuffler.State.RELEASING, shuffler.State.DONE)
-                reply(attempt is not None and alive and attempt.manifest.digest == manifest)
+                known = attempt is not None and attempt.manifest.digest == manifest
+                reply("open" if known and alive else GAVE_UP if known else NOT_OPEN)
             case Submit():
                 reply(self._submit(sender, request))
             case Relay(manifest):
@@ -217,7 +219,7 @@ class Hop(Node):
         now.end(request.trails, self.scene.federation)
         self._ends(now)
 
-    def _store(self, records: tuple[Record, ...]) -> tuple[int, bytes]:
+    def _store(self, records: tuple[Record, ...], life: bytes) -> tuple[int, bytes]:
         signature, log = b"", self.core.log
         for record in records:
             if record.round > log.round:
@@ -225,7 +227,7 @@ class Hop(Node):
             if record.round < log.round and log.records[record.round].digest == record.digest != log.head:
                 continue
             try:
-                effects = self.step(shuffler.RecordIn(record))
+                effects = self.step(shuffler.RecordIn(record, life))
             except Fork as fork:
                 self.step(shuffler.ForkSeen(fork))
                 raise

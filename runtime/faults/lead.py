@@ -8,26 +8,29 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason, UserError
+from silomix.runtime.core.errors import Fault, LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import aggregator as steps
 from silomix.runtime.core.protocol import shuffler
 from silomix.runtime.core.protocol.lineage import Transcript
-from silomix.runtime.core.protocol.messages import Accusation, Manifest
+from silomix.runtime.core.protocol.messages import Accusation, Bond, Manifest
 from silomix.runtime.core.protocol.release import Ready, Signatures
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.faults.disk import MemoryJournal
 from silomix.runtime.faults.process import Node
-from silomix.runtime.faults.streams import Event, GetSum, News, Passage, Probe, Relay, Store, Watch, opened
-from silomix.runtime.faults.world import Reply
+from silomix.runtime.faults.streams import Event, GetSum, News, Passage, Probe, Relay, Store, Wanted, Watch, opened
+from silomix.runtime.faults.world import Killed, Reply
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.net.history import read_transcript, write_transcript
 from silomix.runtime.nodes.aggregator import GIVEN_UP
 from silomix.runtime.nodes.facts import read_aggregator, write_aggregator
+from silomix.runtime.nodes.lead.rollcall import GONE_S
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.v1 import history_pb2
 
 WATCH_S = 5.0
+PRESENT_S = 30.0
 ASKING = (steps.Phase.COLLECTING, steps.Phase.RELEASING)
 
 
@@ -38,6 +41,15 @@ def _parsed(raw: bytes) -> Transcript | None:
         return read_transcript(history_pb2.Transcript.FromString(raw))
     except (DecodeError, Fault):
         return None
+
+
+def _model(data: bytes, digest: bytes, *, checked: bool = True) -> Any:
+    """Read a model, or nothing if it is another or damaged."""
+    try:
+        schema, tensors = read_model(data)
+    except LocalFault:
+        return None
+    return tensors if not checked or model_digest(schema, tensors) == digest else None
 
 
 class Lead(Node):
@@ -52,26 +64,59 @@ class Lead(Node):
         for fact in read_aggregator(self.journal):
             self.core.recall(fact)
         self.model, self.state = self.scene.first
-        newest = self.core.log.model
-        data = self.disk.content.files.get(f"model-{newest.hex()}")
-        if newest and newest != self.scene.digests(*self.scene.first)[0]:
-            if data is None:
-                raise UserError("the newest model is missing")
-            self.model = read_model(data)[1]
+        self.began = self.world.now
+        self.answered: dict[str, float] = {}
+        """By hop: when it last said that it is there."""
+        self.watched: dict[str, float] = {}
+        """By silo: when it last asked for news."""
         self.passage: Passage | None = None
         self.taken = b""
         self.published = self.core.log.round - (not self.core.counts)
 
     def started(self) -> None:
-        """Begin, or go on."""
-        digests = (model_digest(self.scene.schema, self.model), self.scene.digests(self.model, self.state)[1])
-        try:
-            self.insist(steps.Start(*digests, self.scene.schema, self.now, self._pending()))
-        except LocalFault as fault:  # the model is not the one on record
-            self.broken, self.up = str(fault), False
-            self.scene.watch.refused_to_start(self.name, self.broken)
-            return
+        """Hear the hops, then begin or go on."""
+        self.insist(steps.Awake(self.now))
         self.later(WATCH_S, self._look)
+
+    def _load(self) -> None:
+        """Read the model that the log names, or get it from a silo."""
+        self.published = self.core.log.round - (not self.core.counts)
+        newest = self.core.log.model
+        data = self.disk.content.files.get(f"model-{newest.hex()}")
+        if newest in (b"", self.scene.digests(*self.scene.first)[0]):
+            self._loaded(self.scene.first[0])
+        elif data is not None and (found := _model(data, newest, checked=self.disk.checked)) is not None:
+            self._loaded(found)
+        else:
+            for name in self.scene.federation.silo_names:
+                self.ask(name, lambda: Wanted(newest), lambda: self.core.phase is steps.Phase.LOADING, self._given)
+
+    def _given(self, data: Any) -> bool:
+        newest = self.core.log.model
+        found = _model(data, newest) if isinstance(data, bytes) and data else None
+        if found is None or self.core.phase is not steps.Phase.LOADING:
+            return False
+        try:
+            self.disk.put_file(f"model-{newest.hex()}", data)
+        except OSError:
+            return False
+        self.scene.watch.regained += 1
+        self._loaded(found)
+        return True
+
+    def _loaded(self, model: Any) -> None:
+        self.model, self.state = model, self.scene.first[1]  # the average keeps no state
+        digests = (model_digest(self.scene.schema, self.model), self.scene.digests(self.model, self.state)[1])
+        self.decides(steps.Start(*digests, self.scene.schema, self.now, self._pending()))
+
+    def decides(self, event: steps.Event) -> None:
+        """Step, and end if the machine says that this process must not go on."""
+        try:
+            self.insist(event)
+        except LocalFault as fault:
+            self.broken, self.up = str(fault), False
+            self.scene.watch.ended_itself(self.name, self.broken)
+            raise Killed from None
 
     def tick(self) -> steps.Event:
         """Time has passed."""
@@ -107,6 +152,11 @@ class Lead(Node):
     def perform(self, effect: steps.Effect) -> steps.Event | None:
         """Carry one decision out."""
         match effect:
+            case steps.AskHeads(life, start, hops):
+                for hop in hops:
+                    self._ask_head(hop, life, start)
+            case steps.Load():
+                self.later(0.01, self._load)
             case steps.AskKeys():
                 for hop in effect.chain:
                     self._ask_keys(hop, effect)
@@ -131,9 +181,9 @@ class Lead(Node):
                     self._ask_ready(hop, ready)
             case steps.Keep(manifest, ready, signatures):
                 self._keep(manifest, ready, signatures)
-            case steps.AskPads(ready, signatures):
+            case steps.AskPads(ready, signatures, bond):
                 for trail in ready.trails:
-                    self._ask_pad(trail.hop, ready.manifest, signatures)
+                    self._ask_pad(trail.hop, ready.manifest, signatures, bond)
             case steps.Apply(manifest, _, pads):
                 self.later(0.01, lambda: self._apply(manifest, pads))
             case steps.AskStore(record, hops):
@@ -166,19 +216,44 @@ class Lead(Node):
 
     def hears(self, hop: str, said: Callable[[], steps.Event]) -> bool:
         """Take in what a hop has answered, and say whether it holds."""
+        self.answered[hop] = self.world.now
         try:
-            self.insist(said())
+            self.decides(said())
         except PeerFault as fault:
             self.scene.watch.refusals[fault.reason] += 1
             self.insist(steps.HopFailed(hop, str(fault), self.now))
             return False
         return True
 
+    def _ask_head(self, hop: str, life: bytes, start: int) -> None:
+        def wanted() -> bool:
+            return self.core.life == life and hop not in self.core.heard
+
+        event = shuffler.Show(self.scene.federation.digest, life, start)
+        self.ask(hop, lambda: Event(event), wanted, partial(self._shown, hop))
+
+    def _shown(self, hop: str, answer: Any) -> bool:
+        if isinstance(answer, PeerFault):
+            self.insist(steps.HopFailed(hop, str(answer), self.now))
+            return False
+        shown = next(e for e in answer if isinstance(e, shuffler.Shows)).shown
+        return self.hears(hop, lambda: steps.HeadIn(hop, shown, self.now))
+
+    def _unheard(self, hop: str, answer: Any) -> None:
+        """Hear a hop that says that it serves another process, or none yet."""
+        if isinstance(answer, PeerFault) and answer.reason is Reason.SUPERSEDED:
+            start = max(0, self.core.log.round - 1)
+            event = shuffler.Show(self.scene.federation.digest, self.core.life, start)
+            self.world.send(self.name, hop, Event(event), partial(self._again, self.life, partial(self._shown, hop)))
+
     def _ask_keys(self, hop: str, effect: steps.AskKeys) -> None:
         f, known = self.scene.federation, self.core.hop_released.get(hop, 0)
-        event = shuffler.Prepare(f.digest, effect.round, effect.attempt, effect.silos, known, effect.head, 0.0)
+        event = shuffler.Prepare(
+            f.digest, effect.round, effect.attempt, effect.silos, known, effect.head, 0.0, self.core.life
+        )
 
         def take(answer: Any) -> bool:
+            self._unheard(hop, answer)
             if isinstance(answer, PeerFault):
                 self.insist(steps.HopFailed(hop, str(answer), self.now))
                 return False
@@ -202,7 +277,7 @@ class Lead(Node):
                 self._open_at(m, head, place - 1)
             return True
 
-        event = shuffler.Open(m, head, 0.0)
+        event = shuffler.Open(m, head, 0.0, self.core.life)
         self.ask(hop, lambda: Event(event), lambda: self._is_in(steps.Phase.OPENING, m.digest), take)
 
     def _ask_ready(self, hop: str, ready: Ready) -> None:
@@ -214,11 +289,12 @@ class Lead(Node):
             signed = next(e for e in answer if isinstance(e, shuffler.Agree))
             return self.hears(hop, lambda: steps.AgreedIn(hop, ready.manifest, signed.signature))
 
-        event = shuffler.ReadyIn(ready.manifest, ready.trails)
+        event = shuffler.ReadyIn(ready.manifest, ready.trails, self.core.life)
         self.ask(hop, lambda: Event(event), lambda: self._is_in(steps.Phase.READY, ready.manifest), take)
 
-    def _ask_pad(self, hop: str, manifest: bytes, signatures: Signatures) -> None:
+    def _ask_pad(self, hop: str, manifest: bytes, signatures: Signatures, bond: Bond) -> None:
         def take(answer: Any) -> bool:
+            self._unheard(hop, answer)
             if isinstance(answer, PeerFault):
                 refused = steps.PadRefused(hop, manifest, str(answer), self.now)
                 self.insist(refused if answer.reason in GIVEN_UP else steps.HopFailed(hop, str(answer), self.now))
@@ -227,11 +303,11 @@ class Lead(Node):
             pad = Secret(bytes(bytearray(shown.pad.value)))
             return self.hears(hop, lambda: steps.PadIn(hop, manifest, pad))
 
-        event = shuffler.RevealIn(manifest, signatures)
+        event = shuffler.RevealIn(manifest, signatures, self.core.life, bond)
         self.ask(hop, lambda: Event(event), lambda: self._is_in(steps.Phase.REVEALING, manifest), take)
 
     def _ask_store(self, hop: str, record: Record) -> None:
-        records, start = self.core.log.records, record.round
+        records, start, life = self.core.log.records, max(0, record.round - 1), self.core.life
 
         def wanted() -> bool:
             last = self.core.log.last
@@ -239,6 +315,7 @@ class Lead(Node):
 
         def take(answer: Any) -> bool:
             nonlocal start
+            self._unheard(hop, answer)
             if isinstance(answer, PeerFault):
                 self.insist(steps.HopFailed(hop, str(answer), self.now))
                 return answer.reason is Reason.FORKED
@@ -250,10 +327,12 @@ class Lead(Node):
                 return self.hears(hop, lambda: steps.CountersignedIn(hop, record.digest, signature, self.now))
             if have != start:
                 start = have
-                self.world.send(self.name, hop, Store(tuple(records[start:])), partial(self._again, self.life, take))
+                self.world.send(
+                    self.name, hop, Store(tuple(records[start:]), life), partial(self._again, self.life, take)
+                )
             return False
 
-        self.ask(hop, lambda: Store(tuple(records[start:])), wanted, take)
+        self.ask(hop, lambda: Store(tuple(records[start:]), life), wanted, take)
 
     def _again(self, life: int, take: Callable[[Any], bool], answer: Any) -> None:
         if self.up and self.life == life and not isinstance(answer, OSError):
@@ -263,28 +342,42 @@ class Lead(Node):
         take(answer)
 
     def _look(self) -> None:
-        """Ask the hops of the open attempt whether they still have it."""
-        m = self.core.manifest
-        if m is not None and self.core.phase in ASKING:
-            for hop in m.chain:
-                self.world.send(self.name, hop, Probe(m.digest), self._seen(hop, m))
+        """Ask all hops whether they are there, and those of the open attempt whether they still have it."""
+        m, now = self.core.manifest, self.world.now
+        asked = m if m is not None and self.core.phase in ASKING else None
+        for hop in self.scene.federation.chain:
+            probe = Probe(asked.digest if asked is not None and hop in asked.chain else b"")
+            self.world.send(self.name, hop, probe, self._seen(hop, probe.manifest))
+            if now - self.answered.get(hop, self.began) > GONE_S and self.core.phase is not steps.Phase.FINISHED:
+                present = tuple(silo for silo, at in self.watched.items() if now - at < PRESENT_S)
+                self.insist(steps.HopGone(hop, "it does not answer", self.now, present))
         self.later(WATCH_S, self._look)
 
-    def _seen(self, hop: str, m: Manifest) -> Reply:
+    def _seen(self, hop: str, manifest: bytes) -> Reply:
         life = self.life
 
-        def hear(alive: Any) -> None:
-            if self.life == life and self.up and alive is False:
-                self.doing(lambda: self.insist(steps.HopLost(hop, m.digest, "not open there", self.now)))
+        def hear(state: Any) -> None:
+            if self.life == life and self.up:
+                self.answered[hop] = self.world.now
+                self.doing(lambda: self._heard_of(hop, manifest, state))
 
         return hear
+
+    def _heard_of(self, hop: str, manifest: bytes, state: Any) -> None:
+        if hop in self.core.gone:
+            self.insist(steps.HopBack(hop, self.now))
+        if manifest and state in (NOT_OPEN, GAVE_UP):
+            self.insist(steps.HopLost(hop, manifest, state, self.now, restarted=state == NOT_OPEN))
 
     # Sums
 
     def answer(self, sender: str, request: Any, reply: Reply) -> None:
         """Answer one request."""
         match request:
+            case Watch() if self.core.phase in (steps.Phase.STARTING, steps.Phase.HEARING):
+                raise ConnectionResetError("the hops are being heard")
             case Watch(have):
+                self.watched[sender] = self.world.now
                 if have > self.published:
                     raise PeerFault(Reason.WRONG_HEAD, "restored from an old copy")
                 now = self.core.manifest if self.core.phase in ASKING else None
@@ -391,7 +484,8 @@ class Liar(Lead):
 
     def _early(self, ready: Ready, chain: tuple[str, ...]) -> shuffler.RevealIn:
         own = self.identity.sign(ready.digest)
-        return shuffler.RevealIn(ready.manifest, (*((hop, bytes(64)) for hop in chain), (self.name, own)))
+        signatures = (*((hop, bytes(64)) for hop in chain), (self.name, own))
+        return shuffler.RevealIn(ready.manifest, signatures, self.core.life)
 
     def _tell(self, manifest: Manifest | None) -> None:
         for name in self.scene.federation.silo_names:

@@ -84,6 +84,46 @@ class ForgetsCohorts(Shuffler):
         return True
 
 
+class ForgetsChains(Shuffler):
+    """Takes a new chain for a new beginning: it forgets what it has released over another, though nobody has fenced."""
+
+    def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
+        with _Forgetting(self, manifest.chain):
+            return super()._bound_to(manifest)
+
+    def _free_for(self, manifest: Manifest, silos: tuple[str, ...], groups: tuple[int, ...]) -> bool:
+        with _Forgetting(self, manifest.chain):
+            return super()._free_for(manifest, silos, groups)
+
+    def _reveal(self, event: RevealIn) -> list[Effect]:
+        with _Forgetting(self, self._padded(event.manifest).chain):
+            return super()._reveal(event)
+
+
+class _Forgetting:
+    """For as long as it decides, a hop knows only what it has released over one chain."""
+
+    def __init__(self, hop: Shuffler, chain: tuple[str, ...]) -> None:
+        self.hop, self.chain = hop, chain
+
+    def __enter__(self) -> None:
+        self.kept = self.hop.released
+        self.hop.released = {
+            model: [fact for fact in facts if fact.bond is not None and fact.bond.chain == self.chain]
+            for model, facts in self.kept.items()
+        }
+
+    def __exit__(self, *_: object) -> None:
+        self.hop.released = self.kept
+
+
+class SiloAsksForNoFence(Silo):
+    """Joins any chain, whatever an earlier one may have released."""
+
+    def _check_fences(self, manifest: Manifest, earlier: list[silo.Joined]) -> None:
+        return
+
+
 class UncheckedLog(RoundLog):
     """Takes any record for the next one, and any manifest for one that goes on from it."""
 
@@ -142,8 +182,6 @@ class Mutant:
     checked: bool = True
     lies: float = 0.15
     """How many schedules have an aggregator that lies."""
-    absent: str = ""
-    """Why there is no such mutant."""
 
 
 NONE = Mutant("nothing is taken out")
@@ -155,7 +193,5 @@ MUTANTS: dict[str, Mutant] = {
     "log-unchecked": Mutant("records and rounds need not go on from the log", ForgetsHistory, SiloForgetsHistory),
     "cohort-uncompared": Mutant("a model is released for any cohort, however often", ForgetsCohorts),
     "checksum-unchecked": Mutant("what a disk gives back is taken as it comes", checked=False),
-    "no-fence": Mutant(
-        "a new chain is formed without a fence", absent="chains are not re-formed yet: every attempt has the whole pool"
-    ),
+    "no-fence": Mutant("a new chain is formed without a fence", ForgetsChains, SiloAsksForNoFence, lies=0.5),
 }

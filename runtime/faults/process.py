@@ -11,7 +11,7 @@ from typing import Any
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.faults.disk import Disk
+from silomix.runtime.faults.disk import Content, Disk
 from silomix.runtime.faults.scene import Scene
 from silomix.runtime.faults.world import AWAY_S, FULL_S, JUMP_S, Killed, Reply
 from silomix.runtime.nodes.node import HeldUpError
@@ -42,7 +42,7 @@ class Node:
 
     def wake(self) -> None:
         """Start from the disk, or say why not."""
-        if self.up:
+        if self.up or self.name in self.scene.lost:
             return
         self.life += 1
         self.held: deque[Any] = deque()
@@ -73,8 +73,11 @@ class Node:
         world = self.world
         self.up, self.life = False, self.life + 1
         self.disk.full = False
-        if world.strikes("restore") and self.scene.may_restore(self.name):
-            self.disk.content = world.random.choice(self.backups)
+        if self.name in self.scene.federation.chain and world.strikes("lose") and self.scene.may_lose(self.name):
+            return
+        emptied = self.name == self.scene.lead and world.strikes("empty")
+        if emptied or (world.strikes("restore") and self.scene.may_restore(self.name)):
+            self.disk.content = Content() if emptied else world.random.choice(self.backups)
             self.backups = [self.disk.copy()]
             self.scene.watch.restored(self.name)
         elif world.strikes("damage"):

@@ -48,7 +48,7 @@ def identity(name: str) -> Identity:
 
 
 @cache
-def federation(silos: int, hops: int, level: Level, rounds: int, quorum: float) -> Federation:
+def federation(silos: int, hops: int, minimum: int, level: Level, rounds: int, quorum: float) -> Federation:
     """A federation of so many."""
     members = [Member(f"hop-{i + 1}", identity(f"hop-{i + 1}").public, f"hop-{i + 1}:1") for i in range(hops)]
     names = [f"silo-{i + 1}" for i in range(silos)]
@@ -59,6 +59,7 @@ def federation(silos: int, hops: int, level: Level, rounds: int, quorum: float) 
         precision=3,
         bound=1.0,
         minimum_cohort=3,
+        minimum_hops=minimum,
         chunk_parameters=CHUNK,
         deadline_s=60,
         release_s=20,
@@ -79,6 +80,8 @@ class Shape:
 
     silos: int
     hops: int
+    minimum: int
+    """Hops that a chain has at least."""
     level: Level
     rounds: int
     quorum: float
@@ -89,13 +92,13 @@ class Shape:
     @classmethod
     def draw(cls, random: Random, lies: float) -> "Shape":
         """Draw one: most without masks, which cost time and are the same for all faults."""
-        silos, hops = random.choice((3, 4, 4, 5)), random.choice((2, 2, 3))
+        silos, hops = random.choice((3, 4, 4, 5)), random.choice((2, 2, 3, 4))
         level = Level.SEMI_HONEST if random.random() < 0.08 else Level.TRUSTED
         liar = random.random() < lies
         if liar:
             silos = max(silos, 4)  # one may be left out
         colluder = f"hop-{random.randint(1, hops)}" if liar and random.random() < 0.7 else ""
-        return cls(silos, hops, level, 2, random.choice((1.0, 1.0, 0.6)), liar, colluder)
+        return cls(silos, hops, min(hops, 3), level, 2, random.choice((1.0, 1.0, 0.6)), liar, colluder)
 
 
 class Scene:
@@ -104,7 +107,7 @@ class Scene:
     def __init__(self, shape: Shape, mutant: Mutant, world: World) -> None:
         """Make everybody's parts; `watch` is set by whoever makes the nodes."""
         self.shape, self.mutant, self.world = shape, mutant, world
-        self.federation = federation(shape.silos, shape.hops, shape.level, shape.rounds, shape.quorum)
+        self.federation = federation(shape.silos, shape.hops, shape.minimum, shape.level, shape.rounds, shape.quorum)
         self.schema, self.lead = SCHEMA, LEAD
         self.rng: Rng = Random(world.random.randbytes(16)).randbytes  # noqa: S311 - one seed is one run
         self.checked = mutant.checked
@@ -114,6 +117,8 @@ class Scene:
         zeros: Tensors = {t.name: np.zeros(t.shape, np.float32) for t in SCHEMA.tensors}
         self.first: tuple[Tensors, Tensors] = (zeros, optimiser.start(SCHEMA))
         self._restored: set[str] = set()
+        self.lost: set[str] = set()
+        """Hops that never come back."""
 
     def identity(self, name: str) -> Identity:
         """A node's identity."""
@@ -137,9 +142,17 @@ class Scene:
     def may_restore(self, name: str) -> bool:
         """Whether one more node may get an old disk: a hop that does counts as colluding, and one stays honest."""
         hops = {*self._restored, self.shape.colluder, name} & set(self.federation.chain)
-        if name in self.federation.chain and len(hops) >= len(self.federation.chain):
+        if name in self.federation.chain and len(hops) > self.federation.chain_rule.colluding:
             return False
         self._restored.add(name)
+        return True
+
+    def may_lose(self, name: str) -> bool:
+        """Whether one more hop may be lost for good: the policy says how many a chain can be formed without."""
+        hops = {*self.lost, *self._restored, self.shape.colluder, name} & set(self.federation.chain)
+        if name not in self.federation.chain or len(hops) > self.federation.chain_rule.lost:
+            return False
+        self.lost.add(name)
         return True
 
     # Numbers
@@ -173,8 +186,17 @@ class Scene:
 
 
 class _Unbound(Aggregator):
-    """Forgets whom a model was signed for."""
+    """Forgets whom a model was signed for, and tries one chain after the other."""
 
     @property
     def bond(self) -> Bond | None:
         return None
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        hops = self.federation.chain
+        without = {hops[self._rng(1)[0] % len(hops)]} if self.federation.chain_rule.lost else set()
+        return tuple(hop for hop in hops if hop not in (self.gone or without))
+
+    def _passed(self) -> set[str]:
+        return set()

@@ -124,10 +124,19 @@ class Run:
                     f"round {record.round} began when all faults were over, and was abandoned",
                 )
 
+    def _model_lost(self) -> None:
+        """Allow for an aggregator that lost its disk when hops had stored a record and no silo had the model yet."""
+        core = self.lead.core
+        if LEAD in self.watch.tainted and core.phase is Phase.LOADING:
+            held = [silo.core.log.records[silo.at].model_after for silo in self.silos.values() if silo.core.log.records]
+            if core.log.model not in held:
+                self.watch.stops.add("the aggregator lost a model that no silo had yet")
+
     def _late(self) -> bool:
         return self.world.over and self.world.now > self.world.ended_at + PATIENCE_S
 
     def _stall(self) -> None:
+        self._model_lost()
         if not self.watch.stops:
             core = self.lead.core
             trouble = "; ".join(f"{hop}: {why}" for hop, why in core.trouble.items())

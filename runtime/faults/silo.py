@@ -17,7 +17,7 @@ from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.faults.disk import MemoryJournal
 from silomix.runtime.faults.process import RETRY_S, Node
-from silomix.runtime.faults.streams import GetSum, News, Submit, Watch, chunk_of, cover, cut, parts_of
+from silomix.runtime.faults.streams import GetSum, News, Submit, Wanted, Watch, chunk_of, cover, cut, parts_of
 from silomix.runtime.faults.world import Reply
 from silomix.runtime.net.answers import ANSWERS
 from silomix.runtime.nodes.facts import read_silo, write_silo
@@ -75,6 +75,11 @@ class Silo(Node):
         """Hear news that were sent at once."""
         if isinstance(request, News):
             self._heard(request)
+        if isinstance(request, Wanted):
+            data = self.disk.content.files.get(f"model-{request.model.hex()}")
+            if self.core.log.records and self.core.log.records[self.at].model_after == request.model:
+                data = write_model(self.scene.schema, self.model)
+            reply(data or b"")
 
     def _heard(self, news: News) -> None:
         try:
@@ -121,7 +126,11 @@ class Silo(Node):
         if isinstance(answer, PeerFault):
             return False
         transcript, body = answer
-        found = self.scene.compute(transcript, body.copy(), record, self.model, self.state)
+        try:
+            found = self.scene.compute(transcript, body.copy(), record, self.model, self.state)
+        except PeerFault as fault:  # what the aggregator has kept is damaged: it is asked again
+            self.scene.watch.refusals[fault.reason] += 1
+            return False
         self.scene.watch.computes(self.name, record, self.scene.digests(*found))
         (self.model, self.state), self.at, self.following = found, record.round, False
         with suppress(OSError):  # it is computed again after a restart

@@ -27,6 +27,7 @@ class Store:
     """Records that a hop may lack."""
 
     records: tuple[Record, ...]
+    life: bytes
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ class News:
     records: tuple[Record, ...]
     manifest: Manifest | None
     finished: bool
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The aggregator has lost a model."""
+
+    model: bytes
 
 
 @dataclass(frozen=True)

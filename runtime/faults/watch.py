@@ -38,6 +38,8 @@ class Watcher:
         self.gave_up: list[aggregator.GiveUp] = []
         self.learned: dict[bytes, set[tuple[str, ...]]] = {}
         """By model: the cohorts whose sum can be read."""
+        self.regained = 0
+        """Models that an aggregator got back from a silo."""
         self.applied: dict[int, bytes] = {}
         """By round: the release that was applied."""
         self.counted: dict[int, bytes] = {}
@@ -66,12 +68,18 @@ class Watcher:
         self.tainted.add(name)
         for seen in (self._fence, self._open, self._logs):
             seen.pop(name, None)
-        if name not in self.scene.federation.silo_names:
-            self.stops.add(f"{'aggregator' if name == LEAD else 'hop'} restored from an old copy")
+        if name in self.scene.federation.chain:
+            self.stops.add("hop restored from an old copy")
 
     def refused_to_start(self, name: str, why: str) -> None:
         """A node said that it cannot start with its disk."""
         self.refusals["start"] += 1
+
+    def ended_itself(self, name: str, why: str) -> None:
+        """The aggregator ended, since going on would make things worse."""
+        self.refusals["ended"] += 1
+        self.expect(self.scene.shape.lies or "hop restored from an old copy" in self.stops, f"{name} ended: {why}")
+        self.stops.add("the aggregator lies, and was found out by itself")
 
     def sits_out(self, name: str, why: str) -> None:
         """A silo does not take part, since its integers are damaged."""
@@ -100,6 +108,9 @@ class Watcher:
                 self._records(name, record)
             case aggregator.Sealed():
                 self._sealed[fact.bond.manifest] = fact.agreed
+            case shuffler.Forked() | silo.Forked():
+                honest = not self.scene.shape.lies
+                self.expect(not honest, f"{name} holds two records of round {fact.known.round} that are signed")
         if name in self.tainted:
             return
         match fact:

@@ -34,6 +34,8 @@ KINDS = {
     "disk_full": 0.03,
     "damage": 0.8,
     "restore": 0.35,
+    "empty": 0.3,
+    "lose": 0.3,
     "clock_jump": 0.01,
 }
 """The faults of a schedule, and how likely each is at a place where it can happen."""

@@ -66,6 +66,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.FENCED: Answer(_STATE),
     Reason.WRONG_PAD: Answer(_STATE),
     Reason.WRONG_STEP: Answer(_STATE),
+    Reason.SUPERSEDED: Answer(_STATE),
     # A peer, or a cohort of them.
     Reason.UNKNOWN_PEER: Answer(_DENIED),
     Reason.NOT_INVITED: Answer(_DENIED),

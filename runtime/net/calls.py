@@ -50,6 +50,11 @@ class Witness(Protocol):
 class Host(Witness, Protocol):
     """The node that answers."""
 
+    @property
+    def callers(self) -> "Callers":
+        """Who calls."""
+        ...
+
     def caller(self, context: Context) -> str:
         """Return the name of whoever calls, or refuse a stranger."""
         ...
@@ -61,6 +66,44 @@ class Host(Witness, Protocol):
     def failed(self, method: str, error: OSError) -> None:
         """Log that this node could not do its part."""
         ...
+
+
+class Callers:
+    """The calls that are open, with who makes them: one whose certificate is replaced is cut off in mid-call."""
+
+    def __init__(self) -> None:
+        """Nobody calls yet."""
+        self._open: dict[asyncio.Task[Any], tuple[Context, str]] = {}
+        self._cut: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def present(self, context: Context, peer: str) -> Iterator[None]:
+        """Know of a call as long as it is open."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = (context, peer)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._cut:
+                raise
+            task.uncancel()  # gRPC would leave whoever calls without an answer
+            raise ConnectionAbortedError(f"{peer} is no longer known by the certificate of this call") from None
+        finally:
+            self._cut.discard(task)
+            del self._open[task]
+
+    def drop(self, still: Callable[[Context], object]) -> list[str]:
+        """End every call whose caller would be refused by now; return who they are."""
+        gone = []
+        for task, (context, peer) in list(self._open.items()):
+            try:
+                still(context)
+            except PeerFault:
+                gone.append(peer)
+                self._cut.add(task)
+                task.cancel()
+        return gone
 
 
 class Unseen:
@@ -210,7 +253,7 @@ class Method:
                 if self.seen:
                     check_protocol(context.invocation_metadata(), peer)
                 self.admit(peer)
-                with self.room.place(peer):
+                with self.room.place(peer), host.callers.present(context, peer):
                     await self.answer(Call(context, host if self.seen else Unseen(), peer, name))
             except Fault as fault:
                 host.refused(name, fault, peer, context.peer())

@@ -1,7 +1,6 @@
 """Who dials whom: the one list that network policies, firewalls, probes and the manual are made from."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from silomix.runtime.core.protocol.federation import Federation
 
@@ -17,13 +16,15 @@ class Edge:
 
 
 def edges(federation: Federation) -> tuple[Edge, ...]:
-    """List the connections that rounds need, and no others. Shufflers that stand by have none."""
-    chain, aggregator = federation.chain, federation.aggregator.name
-    found = [Edge(aggregator, hop, ("Prepare", "Open", "Agree", "Reveal", "Store")) for hop in chain]
-    found += [Edge(hop, after, ("Relay",)) for hop, after in pairwise(chain)]
-    found.append(Edge(chain[-1], aggregator, ("Deliver",)))
+    """List the connections that rounds need, and no others: over every chain that the pool can form."""
+    chain, aggregator, lost = federation.chain, federation.aggregator.name, federation.chain_rule.lost
+    found = [Edge(aggregator, hop, ("Show", "Prepare", "Open", "Agree", "Reveal", "Store")) for hop in chain]
+    for place, hop in enumerate(chain):
+        found += [Edge(hop, after, ("Relay",)) for after in chain[place + 1 : place + 2 + lost]]
+    found += [Edge(hop, aggregator, ("Deliver",)) for hop in chain[-1 - lost :]]
     for silo in federation.silo_names:
-        found += [Edge(silo, aggregator, ("Watch", "GetModel", "GetSum", "Confirm")), Edge(silo, chain[0], ("Submit",))]
+        found.append(Edge(silo, aggregator, ("Watch", "GetModel", "GetSum", "Confirm", "GiveModel")))
+        found += [Edge(silo, hop, ("Submit",)) for hop in chain[: 1 + lost]]
     return tuple(found)
 
 

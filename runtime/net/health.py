@@ -16,8 +16,10 @@ from silomix.runtime.net.lines import Line, Metadata
 ATTEMPT = "silomix.attempt"
 """Health checks ask for "silomix.attempt/DIGEST": whether this very attempt is open at a hop."""
 
-NOT_OPEN = "it was started again and has lost the attempt, or gave it up"
-"""What is wrong with a hop that answers and has not the attempt open."""
+NOT_OPEN = "it was started again and has lost the attempt"
+"""What is wrong with a hop that answers and does not know the attempt."""
+GAVE_UP = "it gave the attempt up"
+"""What is wrong with a hop that answers and knows that the attempt cannot end well."""
 
 QUESTIONS_A_CALL = 100
 """What a call may ask of reflection: calls have a pace, and what is asked within one has none."""
@@ -36,6 +38,7 @@ class Health:
     def __init__(self) -> None:
         """Nothing is served yet."""
         self.attempt: Callable[[], bytes] = bytes
+        self.given_up: Callable[[], bytes] = bytes
         self._services: dict[str, Any] = {}
         self._changed = asyncio.Condition()
 
@@ -58,8 +61,11 @@ class Health:
         service = (await call.request(health_pb2.HealthCheckRequest, SMALL_BYTES)).service
         kind, found, digest = service.partition("/")
         status = self._services.get(service, _UNKNOWN)
-        if found and kind == ATTEMPT and digest == self.attempt().hex():
+        asked = digest if found and kind == ATTEMPT else ""
+        if asked and asked == self.attempt().hex():
             status = _SERVING
+        elif asked and asked == self.given_up().hex():
+            status = _LEAVING
         if status == _UNKNOWN:
             await call.end(grpc.StatusCode.NOT_FOUND, "that is not open here")
         await call.answer(health_pb2.HealthCheckResponse(status=status))
@@ -103,14 +109,28 @@ async def has_attempt(to: grpc.aio.Channel, manifest: bytes, timeout_s: float, m
     request = health_pb2.HealthCheckRequest(service=f"{ATTEMPT}/{manifest.hex()}")
     check: Any = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
     try:
-        await line.ask(check, request, health_pb2.HealthCheckResponse, SMALL_BYTES, timeout_s, wait=True)
+        answer = await line.ask(check, request, health_pb2.HealthCheckResponse, SMALL_BYTES, timeout_s, wait=True)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:
             return NOT_OPEN
         return f"not reachable ({error.code().name.lower()})"
     except PeerFault as fault:
         return f"not understood ({fault.message})"
-    return ""
+    return GAVE_UP if answer.status == _LEAVING else ""
+
+
+async def is_there(to: grpc.aio.Channel, service: str, timeout_s: float, metadata: Metadata = ()) -> str:
+    """Ask a node whether it serves; return what is wrong, or nothing."""
+    line = Line(to, "the hop", metadata, Unseen(), any_protocol=True)
+    request = health_pb2.HealthCheckRequest(service=service)
+    check: Any = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
+    try:
+        answer = await line.ask(check, request, health_pb2.HealthCheckResponse, SMALL_BYTES, timeout_s, wait=True)
+    except grpc.aio.AioRpcError as error:
+        return f"not reachable ({error.code().name.lower()})"
+    except PeerFault as fault:
+        return f"not understood ({fault.message})"
+    return "" if answer.status == _SERVING else "it is leaving"
 
 
 def anybody(_: str) -> None:

@@ -1,23 +1,29 @@
 """Protobuf <-> the release and the round log: what `wire.py` does for the other messages."""
 
+from collections.abc import Sequence
+
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, Told
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.release import Ready, Signatures, Trail
 from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record
+from silomix.runtime.net.limits import RECORDS_BYTES
 from silomix.runtime.net.wire import (
     digest_field,
     fixed_field,
     name_field,
+    read_bond,
     read_cohort,
     read_header,
     read_manifest,
+    write_bond,
     write_cohort,
     write_header,
     write_manifest,
 )
-from silomix.v1 import history_pb2
+from silomix.v1 import history_pb2, services_pb2
 
 MOST_RECORDS = 64
 """Records in one message."""
@@ -132,6 +138,47 @@ def read_records(wire: list[history_pb2.Record]) -> tuple[Record, ...]:
     if len(wire) > MOST_RECORDS:
         raise PeerFault(Reason.WRONG_LENGTH, f"{len(wire)} records in one message: {MOST_RECORDS} are the most")
     return tuple(read_record(r) for r in wire)
+
+
+def write_batch(records: Sequence[Record]) -> list[history_pb2.Record]:
+    """Write the first of some records: as many as a message holds, and one at least."""
+    batch: list[history_pb2.Record] = []
+    size = 0
+    for record in records[:MOST_RECORDS]:
+        wire = write_record(record)
+        size += wire.ByteSize()
+        if batch and size > RECORDS_BYTES:
+            break
+        batch.append(wire)
+    return batch
+
+
+def write_shown(shown: Shown) -> services_pb2.ShowResponse:
+    """Write what a hop shows: of many records the first, so that the next are asked for."""
+    return services_pb2.ShowResponse(
+        life=shown.life,
+        total=shown.total,
+        records=write_batch(shown.records),
+        attempt=shown.attempt,
+        last_released=shown.last_released,
+        told=[
+            services_pb2.Told(
+                round=told.round, attempt=told.attempt, model_digest=told.model, bond=write_bond(told.bond)
+            )
+            for told in shown.told
+        ],
+    )
+
+
+def read_shown(wire: services_pb2.ShowResponse, start: int) -> Shown:
+    """Read what a hop shows, asked for its records from one on."""
+    told = tuple(
+        Told(one.round, one.attempt, digest_field(one.model_digest, "the model digest"), read_bond(one.bond))
+        for one in wire.told
+    )
+    life = fixed_field(wire.life, LIFE_BYTES, "a life")
+    records = read_records(list(wire.records))
+    return Shown(life, wire.total, start, records, wire.attempt, wire.last_released, told)
 
 
 def write_transcript(t: Transcript) -> history_pb2.Transcript:

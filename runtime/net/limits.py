@@ -17,6 +17,7 @@ from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import MOST_TOLD
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
 from silomix.v1 import body_pb2, cohort_pb2, history_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2
@@ -220,6 +221,16 @@ class Limits:
         return _with(services_pb2.RevealRequest(manifest_digest=bytes(DIGEST_BYTES)), (self.hops + 1, _SIGNATURE))
 
     @cached_property
+    def reveal(self) -> int:
+        """A call to show a pad: everybody's signatures, and the same as a proof to keep."""
+        return self.signatures + self.bond
+
+    @cached_property
+    def shown(self) -> int:
+        """What a hop shows an aggregator that begins: records, and for whom it has released the model."""
+        return self.records + MOST_TOLD * (self.bond + SLACK_BYTES)
+
+    @cached_property
     def record(self) -> int:
         """A record of a round with as many attempts as there can be, each of which all signed for."""
         attempt = history_pb2.Attempted(
@@ -310,12 +321,13 @@ class Limits:
     @cached_property
     def at_aggregator(self) -> int:
         """The longest message that an aggregator is ever sent."""
-        return max(self.chunk, self.header, self.cohort, self.groups, self.trails + SMALL_BYTES, self.greeting)
+        rare = max(self.greeting, self.part)
+        return max(self.chunk, self.header, self.cohort, self.groups, self.trails + SMALL_BYTES, rare)
 
     @cached_property
     def answered(self) -> int:
         """The longest message that anybody is ever answered with."""
-        history = max(self.records, self.sum_part, self.greeting)
+        history = max(self.records, self.shown, self.sum_part, self.greeting)
         return max(self.keys, self.manifest, self.model_part, self.status, REFLECTION_BYTES, history)
 
     @cached_property

@@ -207,9 +207,9 @@ class Server:
         """Add handlers that no .proto describes, as the benchmarks do."""
         self._server.add_generic_rpc_handlers((handler,))
 
-    def answer_for_attempt(self, digest: Callable[[], bytes]) -> None:
-        """Let health checks ask whether an attempt is open here, by its manifest's digest."""
-        self._health.attempt = digest
+    def answer_for_attempt(self, digest: Callable[[], bytes], given_up: Callable[[], bytes] = bytes) -> None:
+        """Let health checks ask whether an attempt is open here, or was given up, by its manifest's digest."""
+        self._health.attempt, self._health.given_up = digest, given_up
 
     async def start(self) -> None:
         """Serve, and say so to whoever asks for health."""

@@ -26,28 +26,30 @@ from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode, follows, next_model, uncover
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.protocol.messages import Accusation, Bond, Cohort, Header, Manifest, delivery_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_problem, computed_digest
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
-from silomix.runtime.net.health import NOT_OPEN, anybody, has_attempt
-from silomix.runtime.net.history import MOST_RECORDS, write_record, write_signatures, write_trail
-from silomix.runtime.net.limits import HISTORY, PART_BYTES, RECORDS_BYTES, SMALL_BYTES, TEXT_BYTES
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, anybody, has_attempt, is_there
+from silomix.runtime.net.history import write_batch, write_record, write_signatures, write_trail
+from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
 from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.transport import Server, backoff
 from silomix.runtime.net.version import PROTOCOL
-from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_manifest
+from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_bond, write_manifest
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
+from silomix.runtime.nodes.lead.recovery import Recovery
+from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, RollCall, meaning
+from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import RETRY_S, Driver, Node
 from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S, in_time
-from silomix.runtime.nodes.stuck import why
 from silomix.runtime.nodes.sums import KeptSums
 from silomix.runtime.observe.metrics import HopState
 from silomix.runtime.store.files import sweep, write_atomically
@@ -74,7 +76,7 @@ Answered = TypeVar("Answered")
 class AggregatorNode(Driver[core.Event, core.Effect]):
     """Drives the aggregator's state machine."""
 
-    weighty = (core.KeysIn,)
+    weighty = (core.KeysIn, core.HeadIn)
 
     def __init__(self, config: NodeConfig) -> None:
         """Find the newest model, and recall what the journal has."""
@@ -83,7 +85,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         for fact in read_aggregator(self.journal):
             self.core.recall(fact)
         newest = self.core.log.model or None
-        made = max(read_servers(self.journal).items(), default=None)
         self.models = config.state.models
         self.models.mkdir(parents=True, exist_ok=True)
         sweep(self.models)
@@ -97,12 +98,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             where = config.directory.parent / NODE_FILE
             raise ConfigError(where, "initial_model", f"the model that is here {problem}; put that one here")
         self.optimiser = Optimiser.of(self.federation.policy)
-        self.moments = self._load_moments(newest, made)
+        self.moments = self.optimiser.start(self.schema)
+        self.recovery = Recovery(self)
         self.sums = KeptSums(config.state.sums)
         self.computed: dict[str, bytes] = {}
         """The silos that have computed the newest model themselves, with their signatures."""
         self._published = 0
         """Records that count: those that silos may have."""
+        self._knows = False
+        """Whether the hops were heard, so that what is published is known."""
         options = {**self.federation.policy.task_options}
         self.task: Task | None = load_task(self.federation.policy.task, options) if config.evaluate else None
         self.passage: Passage | None = None
@@ -126,6 +130,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._round_began = self.clock()
         self._lookout = Lookout(self.core, self.spawn, self._probe, self._lost)
         self.events.on_presence = self._lookout.hint
+        self.missing_hops: dict[str, str] = {}
+        """Hops that do not answer now, and why."""
+        self._rollcall = RollCall(self._is_there, self._called)
 
     def _load(self, newest: bytes | None) -> bytes:
         """Read the model that the journal names, or the initial one."""
@@ -142,9 +149,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             )
         return initial.read_bytes()
 
-    def _load_moments(self, newest: bytes | None, made: tuple[int, str] | None) -> dict[str, Array]:
+    @property
+    def state_at_rest(self) -> bytes:
+        """Digest of the server's state before the first round."""
+        return self._state_digest(self.optimiser.start(self.schema))
+
+    def _load_moments(self) -> dict[str, Array]:
         """Read the state of the server's optimiser as the last round left it, or start it at rest."""
-        if not self.optimiser.slots or newest is None or made is None or made[1] != self.optimiser.kind:
+        newest, made = self.core.log.model, max(read_servers(self.journal).items(), default=None)
+        if not self.optimiser.slots or not newest or made is None or made[1] != self.optimiser.kind:
             return self.optimiser.start(self.schema)
         path = self.config.state.moments(newest, made[0])
         if not path.exists():
@@ -180,9 +193,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.log.info("serving", address=self.config.listen)
         try:
             self.spawn(self._lookout.watch())
-            self._published = self.core.log.round - (not self.core.counts)
-            state, bounds = self._state_digest(self.moments), await self.work(self._bounds_here)
-            await self.insist(core.Start(self.model, state, self.schema, self.clock(), self._pending(), bounds))
+            for hop in self.federation.chain:
+                self.spawn(self._rollcall.watch(hop))
+            await self.insist(core.Awake(self.clock()))
             await self.keep_time(core.Tick, lambda: self.core.phase is core.Phase.FINISHED)
             await (self.stopping.wait() if self.config.linger else self._farewell())
         finally:
@@ -190,6 +203,31 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self._leaving = True
                 self._news.notify_all()
             await server.stop(self.grace_s)
+
+    def _read(self) -> None:
+        """Read the model that the round log names, and what goes with it."""
+        self.data = self._load(self.core.log.model or None)
+        self.tensors = read_model(self.data)[1]
+        self.model = model_digest(self.schema, self.tensors)
+        self.moments = self._load_moments()
+        told = {done.round for done in self.history}
+        for record in self.core.log.records[1:]:
+            if record.round not in told:
+                self.history.append(
+                    services_pb2.RoundStatus(
+                        round=record.round, attempts=max(1, len(record.attempts)), cohort=len(record.silos)
+                    )
+                )
+        self.history.sort(key=lambda done: done.round)
+
+    async def loaded(self) -> None:
+        """Begin, or go on, with what is on record: all of it is here now."""
+        await self.work(self._read)
+        state, bounds = self._state_digest(self.moments), await self.work(self._bounds_here)
+        async with self._news:
+            self._published = self.core.log.round - (not self.core.counts)
+            self._news.notify_all()
+        await self.insist(core.Start(self.model, state, self.schema, self.clock(), self._pending(), bounds))
 
     async def close(self) -> None:
         """Let go of everything, a sum that is half here included."""
@@ -223,6 +261,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def perform(self, effect: core.Effect) -> core.Event | None:
         """Carry one decision out."""
         match effect:
+            case core.AskHeads(life, _, hops):
+                for hop in hops:
+                    self._hop(hop, "ready")
+                    self.spawn(self._ask_head(hop, life))
+            case core.Load(found):
+                async with self._news:
+                    self._published = self.core.log.round - (not self.core.counts)
+                    self._knows = True
+                    self._news.notify_all()
+                self.spawn(self.recovery.load(found))
             case core.AskKeys():
                 self._began(effect)
                 self.spawn(self._ask_all(effect))
@@ -234,7 +282,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
                 self.log.info("announced", model=manifest.model.hex()[:12])
-                await self._tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
+                await self.tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
                 invited = len(manifest.invited or self.federation.silos)
                 self.events.round("announced", manifest.round, manifest.attempt, invited=invited)
             case core.Expand(header, key):
@@ -255,11 +303,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     self.spawn(self._ask_ready(hop, ready))
             case core.Keep(manifest, ready, signatures):
                 await self._keep(manifest, ready, signatures)
-            case core.AskPads(ready, signatures):
+            case core.AskPads(ready, signatures, bond):
                 self.metrics.phase_took("ready", self._lap())
                 self.metrics.bound(is_bound=True)
                 for trail in ready.trails:
-                    self.spawn(self._ask_pad(trail.hop, ready.manifest, signatures))
+                    self.spawn(self._ask_pad(trail.hop, ready.manifest, signatures, bond))
             case core.Apply(manifest, ready, pads):
                 self.metrics.phase_took("reveal", self._lap())
                 passage, self.passage = self.passage, None
@@ -303,7 +351,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 else:
                     self.log.error("all rounds are over, and no silo contributed to any: there is no trained model")
                 finished = services_pb2.Finished(round=max(1, effect.round))
-                await self._tell(services_pb2.Announcement(finished=finished))
+                await self.tell(services_pb2.Announcement(finished=finished))
                 self.metrics.finished()
                 self.events.round("finished", max(1, effect.round), 0)
             case Remember():
@@ -334,7 +382,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         record = self.core.log.records[-1]
 
         async def tell(hop: str) -> None:
-            request = services_pb2.StoreRequest(records=[write_record(record)])
+            request = services_pb2.StoreRequest(records=[write_record(record)], life=self.core.life)
             what = method("ShufflerService", "Store")
             with suppress(grpc.aio.AioRpcError, PeerFault):
                 await self.line(hop).ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, HAND_OVER_S)
@@ -347,9 +395,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self._round_began = self.clock()
         self._lap()
         # A hop that was in trouble stays so until it answers.
-        self.hop_states = {}
-        for hop in effect.chain:
-            self._hop(hop, "unreachable" if hop in self.core.trouble else "ready")
+        for hop in self.federation.chain:
+            self._hop(hop, "unreachable" if hop in self.core.trouble or hop in self.missing_hops else "ready")
         self.metrics.attempt(effect.round, effect.attempt)
         self.log = self.log.bind(round=effect.round, attempt=effect.attempt)
 
@@ -358,7 +405,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         lap, self._phase_began = now - self._phase_began, now
         return lap
 
-    async def _tell(self, news: services_pb2.Announcement) -> None:
+    async def tell(self, news: services_pb2.Announcement) -> None:
+        """Let all watchers have a piece of news."""
         async with self._news:
             self.announced = (news.SerializeToString(), news.WhichOneof("news") == "finished")
             self._news.notify_all()
@@ -369,20 +417,28 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         wanted: Callable[[], bool],
         call: Callable[[Line], Awaitable[Answered]],
         refusals: frozenset[Reason] = frozenset(),
+        *,
+        first: bool = True,
     ) -> Answered | PeerFault | None:
         """Call a hop until it answers, or nobody wants to know any more; say what is wrong with it meanwhile.
 
-        A refusal for one of some reasons is an answer too: the hop will not have another.
+        A refusal for one of some reasons is an answer too: the hop will not have another. What a hop knows is heard
+        `first`, also if it was away when this process began, or serves another.
         """
         async for attempt in backoff():
             if not wanted():
                 return None
             try:
+                if first and hop not in self.core.heard:
+                    await self.recovery.show(hop, self.line(hop))
                 return await call(self.line(hop))
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 if fault is not None and fault.reason in refusals:
                     return fault
+                if fault is not None and fault.reason is Reason.SUPERSEDED:
+                    with suppress(grpc.aio.AioRpcError, PeerFault):
+                        await self.recovery.show(hop, self.line(hop))
                 why = str(fault) if fault else f"not reachable ({error.code().name.lower()})"
             except PeerFault as unread:
                 self.metrics.rejected(unread.reason)
@@ -408,10 +464,46 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
-        if why != NOT_OPEN or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
+        if why != GAVE_UP or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
             self._hop(hop, "unreachable")
             self.log.warning(f"hop lost: {why}", peer=hop)
-        await self.insist(core.HopLost(hop, manifest, why, self.clock()))
+        await self.insist(core.HopLost(hop, manifest, why, self.clock(), restarted=why == NOT_OPEN))
+
+    async def _is_there(self, hop: str, timeout_s: float) -> str:
+        self.redial(hop)
+        return await is_there(self.channel_to(hop), SERVICES["ShufflerService"].full_name, timeout_s, self.metadata)
+
+    async def _called(self, hop: str, why: str, seconds: float) -> None:
+        """Say at once that a hop does not answer, and what that means; and have rounds go on without it in time."""
+        if self.core.phase is FINISHED:
+            return
+        if not why:
+            if hop in self.missing_hops:
+                del self.missing_hops[hop]
+                self.log.info("the hop is back: the next attempt passes it again", peer=hop)
+                self.events.round("hop_back", self.core.round, self.core.attempt, hops=(hop,))
+                if self.hop_states.get(hop) == "unreachable":
+                    self._hop(hop, "ready")
+                await self.insist(core.HopBack(hop, self.clock()))
+            return
+        if seconds >= SILENT_S:
+            said = hop in self.missing_hops
+            self.missing_hops[hop] = why
+            self._hop(hop, "unreachable")
+            if not said:
+                means = meaning(self.federation.chain_rule, len(self.missing_hops))
+                self.log.error(f"hop does not answer: {why}; {means}", peer=hop)
+                self.events.round("hop_lost", self.core.round, self.core.attempt, hops=(hop,))
+        if seconds >= GONE_S:
+            await self.insist(core.HopGone(hop, f"lost: {why}", self.clock(), tuple(self.present)))
+
+    async def _ask_head(self, hop: str, life: bytes) -> None:
+        def wanted() -> bool:
+            hears = self.core.phase is core.Phase.HEARING
+            return hears and self.core.life == life and hop not in self.core.heard
+
+        while wanted():
+            await self._until_answered(hop, wanted, partial(self.recovery.show, hop), first=False)
 
     async def _ask_all(self, effect: core.AskKeys) -> None:
         await self.pause.over(self._paused)
@@ -431,6 +523,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             known_released=self.core.hop_released.get(hop, 0),
             attempt=effect.attempt,
             head_digest=effect.head,
+            life=self.core.life,
         )
         kind, limit = services_pb2.PrepareResponse, self.limits.keys
 
@@ -450,7 +543,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     async def _open_all(self, manifest: Manifest, head: Record) -> None:
         """Open the attempt from the last hop to the first, so that each finds the next one ready."""
-        request = services_pb2.OpenRequest(manifest=write_manifest(manifest), head=write_record(head))
+        request = services_pb2.OpenRequest(
+            manifest=write_manifest(manifest), head=write_record(head), life=self.core.life
+        )
         for hop in reversed(manifest.chain):
             await self._open(hop, manifest, request)
 
@@ -467,7 +562,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def _ask_ready(self, hop: str, ready: Ready) -> None:
         """Have a hop sign for the release."""
         request = services_pb2.AgreeRequest(
-            manifest_digest=ready.manifest, trails=[write_trail(trail) for trail in ready.trails]
+            manifest_digest=ready.manifest,
+            trails=[write_trail(trail) for trail in ready.trails],
+            life=self.core.life,
         )
 
         def call(line: Line) -> Awaitable[services_pb2.AgreeResponse]:
@@ -481,9 +578,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         elif answer is not None:
             await self.insist(core.HopLost(hop, ready.manifest, str(answer), self.clock()))
 
-    async def _ask_pad(self, hop: str, manifest: bytes, signatures: Signatures) -> None:
+    async def _ask_pad(self, hop: str, manifest: bytes, signatures: Signatures, bond: Bond) -> None:
         """Have a hop show its pad. No clock ends this: others may have shown theirs."""
-        request = services_pb2.RevealRequest(manifest_digest=manifest, signatures=write_signatures(signatures))
+        request = services_pb2.RevealRequest(
+            manifest_digest=manifest,
+            signatures=write_signatures(signatures),
+            bond=write_bond(bond),
+            life=self.core.life,
+        )
 
         def call(line: Line) -> Awaitable[services_pb2.RevealResponse]:
             what = method("ShufflerService", "Reveal")
@@ -499,11 +601,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             await asyncio.sleep(RETRY_S)  # that was no pad: whoever mends the hop is asked again
 
     async def _ask_store(self, hop: str, record: Record) -> None:
-        """Have a hop store a record, and those before it that it lacks."""
-        records, start = self.core.log.records, record.round
+        """Have a hop store a record, the proof that the one before it counts, and those before that it lacks."""
+        records, start = self.core.log.records, max(0, record.round - 1)
 
         def call(line: Line) -> Awaitable[services_pb2.StoreResponse]:
-            request = services_pb2.StoreRequest(records=self._batch(start))
+            request = services_pb2.StoreRequest(records=write_batch(records[start:]), life=self.core.life)
             what = method("ShufflerService", "Store")
             return line.ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, CALL_S)
 
@@ -548,18 +650,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             await self.insist(core.HopFailed(hop, str(fault), self.clock()))
             return False
         return True
-
-    def _batch(self, start: int) -> list[history_pb2.Record]:
-        """Some records from one on: as many as a message holds, and one at least."""
-        batch: list[history_pb2.Record] = []
-        size = 0
-        for record in self.core.log.records[start : start + MOST_RECORDS]:
-            wire = write_record(record)
-            size += wire.ByteSize()
-            if batch and size > RECORDS_BYTES:
-                break
-            batch.append(wire)
-        return batch
 
     async def _keep(self, manifest: Manifest, ready: Ready, signatures: Signatures) -> None:
         """Make a padded sum durable before this node signs for it: from then on it must not be lost."""
@@ -626,9 +716,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 passage.close()
         data, tensors, moments, bounds, size, received = made
         digest = await self.work(model_digest, manifest.schema, tensors)
-        await self._durably(write_atomically, self.config.state.model(digest), data)
+        await self.durably(write_atomically, self.config.state.model(digest), data)
         kept = self.config.state.moments(digest, manifest.round)
-        await self._durably(self._keep_moments, kept, moments)
+        await self.durably(self._keep_moments, kept, moments)
         self.metrics.phase_took("apply", self._lap())
         seconds = self.clock() - self._round_began
         bits = 8 * received / manifest.schema.parameters
@@ -644,7 +734,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.metrics.round_took(seconds)
         self.metrics.ended("applied")
         self.data, self.tensors, self.moments, self.model = data, tensors, moments, digest
-        await self._durably(self.journal.put, "done", done.round, "", done.SerializeToString())
+        await self.durably(self.journal.put, "done", done.round, "", done.SerializeToString())
         self.history.append(done)
         self.log.info("applied", cohort=size, seconds=round(seconds, 2), accuracy=done.score if self.task else None)
         self._account(manifest)
@@ -654,7 +744,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         for old in set(self.models.glob("*.moments")) - {kept}:  # the round is in the journal
             old.unlink()
 
-    async def _durably(self, write: Callable[..., None], *arguments: object) -> None:
+    async def durably(self, write: Callable[..., None], *arguments: object) -> None:
         """Write something that must not be lost: a full disk holds it up until there is room."""
         while True:
             try:
@@ -734,7 +824,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             present=sorted(self.present),
             cohort=self.history[-1].cohort if self.history else 0,
             hops=[
-                services_pb2.HopStatus(name=hop, state=state, trouble=self.core.trouble.get(hop, "")[:TEXT_BYTES])
+                services_pb2.HopStatus(name=hop, state=state, trouble=self._trouble(hop)[:TEXT_BYTES])
                 for hop, state in self.hop_states.items()
             ],
             history=self.history[-HISTORY:],
@@ -743,9 +833,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             protocol=PROTOCOL,
         )
 
+    def _trouble(self, hop: str) -> str:
+        """What is wrong with a hop, and what it means if it does not answer."""
+        if hop in self.missing_hops:
+            return f"{self.missing_hops[hop]}; {meaning(self.federation.chain_rule, len(self.missing_hops))}"
+        return self.core.trouble.get(hop, "")
+
     def _stuck(self) -> str:
-        """Why the model cannot be stepped from, if pads may be out and its sum has not come."""
-        return why(self.core.bound, self.core.unrevealed, self.present)
+        """Why the model cannot be stepped from, if pads may be out and its sum has not come, or the model is lost."""
+        return self.recovery.waits_for or why(self.core.bound, self.core.unrevealed, self.present)
 
     def state_file(self) -> bytes:
         """The server's state beside the current model, as a file."""
@@ -791,6 +887,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     async def news(self, peer: str, have: int) -> AsyncGenerator[bytes, None]:
         """Yield records that a silo lacks and what is announced, the attempt that is open first; count who listens."""
+        async with self._news:  # before it has heard the hops it does not know what it has
+            while not self._knows and not self._leaving:
+                await self._news.wait()
         if have > self._published:
             raise PeerFault(
                 Reason.WRONG_HEAD,
@@ -811,7 +910,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                         return
                     news = self.announced
                 while have < self._published:
-                    batch = self._batch(have)[: self._published - have]
+                    batch = write_batch(self.core.log.records[have : self._published])
                     have += len(batch)
                     yield services_pb2.Announcement(records=history_pb2.Records(records=batch)).SerializeToString()
                 if news is not None and news is not last:
@@ -845,6 +944,7 @@ class _Service:
             "GetSum": Method(self._silo, self._get_sum),
             "Confirm": Method(self._silo, self._confirm),
             "Deliver": Method(self._last_hop, self._deliver),
+            "GiveModel": Method(self._silo, self._give_model, Room(1, 1)),
             "GetStatus": Method(anybody, self._get_status, Room(QUESTIONS_EACH), seen=False),
         }
 
@@ -901,6 +1001,10 @@ class _Service:
     async def _deliver(self, call: Call) -> None:
         frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)
         await call.answer(await self.node.take_sum(call.peer, frames))
+
+    async def _give_model(self, call: Call) -> None:
+        await self.node.recovery.take(call)
+        await call.answer(services_pb2.GiveModelResponse())
 
     async def _get_status(self, call: Call) -> None:
         await call.request(services_pb2.GetStatusRequest, SMALL_BYTES)

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
+from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.history import read_record, write_record
 from silomix.runtime.net.wire import read_bond, read_evidence, write_bond, write_evidence
@@ -47,8 +48,11 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
                 "silos": fact.silos,
                 "model": fact.model.hex(),
                 "groups": fact.groups,
+                "bond": "" if fact.bond is None else write_bond(fact.bond).SerializeToString().hex(),
             }
             journal.put("released", fact.round, fact.manifest.hex(), json.dumps(value).encode())
+        case shuffler.Heard():
+            journal.put("heard", 0, "", fact.life)
         case shuffler.Stored():
             write_record_fact(journal, fact.record)
         case shuffler.Forked():
@@ -117,11 +121,13 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
             tuple(fact["silos"]),
             bytes.fromhex(fact["model"]),
             tuple(fact["groups"]),
+            _bond(fact["bond"]) if fact.get("bond") else None,
         )
 
     def accused(round_: int, _: str, value: bytes) -> shuffler.Accused:
         return shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))
 
+    yield from _read(journal, "heard", lambda _, __, life: shuffler.Heard(life))
     for record in read_log(journal):
         yield shuffler.Stored(record)
     for known, other in read_forks(journal):
@@ -164,6 +170,8 @@ def read_forks(journal: Journal) -> Iterator[tuple[Record, Record]]:
 def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> None:
     """Write a fact of an aggregator; `server` is the rule that makes its models."""
     match fact:
+        case aggregator.Lived():
+            journal.put("lived", 0, "", fact.life)
         case aggregator.Tried():
             value = {"manifest": fact.manifest.hex(), "chain": fact.chain}
             journal.put("tried", fact.round, str(fact.attempt), json.dumps(value).encode())
@@ -178,6 +186,10 @@ def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> No
             write_record_fact(journal, fact.record)
 
 
+def _bond(text: str) -> Bond:
+    return read_bond(manifest_pb2.Bond.FromString(bytes.fromhex(text)))
+
+
 def read_aggregator(journal: Journal) -> Iterator[aggregator.Fact]:
     """Read all facts of an aggregator."""
 
@@ -187,9 +199,9 @@ def read_aggregator(journal: Journal) -> Iterator[aggregator.Fact]:
 
     def sealed(round_: int, attempt: str, value: bytes) -> aggregator.Sealed:
         fact = json.loads(value)
-        bond = read_bond(manifest_pb2.Bond.FromString(bytes.fromhex(fact["bond"])))
-        return aggregator.Sealed(round_, int(attempt), bytes.fromhex(fact["model"]), bond)
+        return aggregator.Sealed(round_, int(attempt), bytes.fromhex(fact["model"]), _bond(fact["bond"]))
 
+    yield from _read(journal, "lived", lambda _, __, life: aggregator.Lived(life))
     for record in read_log(journal):
         yield aggregator.Recorded(record)
     yield from _read(journal, "tried", tried)

@@ -98,6 +98,19 @@ class Follower:
                 raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model
 
+    async def file_of(self, digest: bytes, *, state: bool) -> bytes | None:
+        """Return a model that is here as a file, or the server's state beside it; nothing if it is not."""
+        async with self._turn:
+            if self.at < 0:
+                await self._node.work(self._load)
+            if self.at >= 0 and self._log.records[self.at].model_after == digest:
+                schema = self._optimiser.state_schema(self._schema) if state else self._schema
+                return await self._node.work(write_model, schema, self._state if state else self.model)
+            path = self._directory.model(digest)
+            if state or not path.exists():
+                return None
+            return await self._node.work(path.read_bytes)
+
     async def check_bounds(self, manifest: Manifest) -> None:
         """Compute a round's bounds from the two newest models, and refuse others."""
         if self._federation.policy.bound != AUTO:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from silomix.runtime.core.protocol.aggregator import Phase
 from silomix.runtime.core.protocol.messages import Manifest
-from silomix.runtime.net.health import NOT_OPEN
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.observe.events import Heard
 
 PROBE_S = 4.0
@@ -75,7 +75,7 @@ class Lookout:
             await asyncio.sleep(WATCH_S)
             for hop in self._machine.chain:
                 manifest, trouble = await self._trouble(hop)
-                if trouble == NOT_OPEN:
+                if trouble in (NOT_OPEN, GAVE_UP):
                     await self._lost(hop, manifest, trouble)
 
     async def _ask(self, hop: str) -> None:

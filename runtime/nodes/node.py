@@ -23,7 +23,7 @@ from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.machine import Machine, Remember
-from silomix.runtime.net.calls import Context
+from silomix.runtime.net.calls import Callers, Context
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line
 from silomix.runtime.net.transport import caller, channel, metadata, tls_of
@@ -102,6 +102,7 @@ class Node:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._dialled_with = 0
         self._refusals = Sparing(LOG_EVERY_S)
+        self.callers = Callers()
         self.succession = Succession(self)
         self.renewal = Renewal(self)
         self._stream = 0
@@ -289,6 +290,11 @@ class Node:
     def caller(self, context: Context) -> str:
         """Who calls, by certificate."""
         return caller(context, self.federation, self.tls)
+
+    def drop_callers(self) -> None:
+        """Cut off calls that were made with a certificate which its node is no longer known by."""
+        for name in self.callers.drop(self.caller):
+            self.log.warning("cut off in mid-call: its certificate was replaced", peer=name)
 
     def role_of(self, name: str) -> str:
         """A member's role, for metrics."""

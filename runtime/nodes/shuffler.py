@@ -18,6 +18,7 @@ from silomix.runtime.core.numbers.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.epochs import Epochs
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import (
@@ -36,13 +37,15 @@ from silomix.runtime.core.protocol.roundlog import Fork, Record
 from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.calls import Call, Method, Room
-from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails
+from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails, write_shown
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import SERVICES, method
 from silomix.runtime.net.streams import Inbox, Outbox
 from silomix.runtime.net.transport import Server, backoff
 from silomix.runtime.net.wire import (
     digest_field,
+    fixed_field,
+    read_bond,
     read_header,
     read_manifest,
     write_receipt,
@@ -185,7 +188,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         limits = self.limits
         server = Server(self.config.listen, self.tls, limits, limits.at_shuffler, limits.silos)
         server.serve(self, SERVICES["ShufflerService"].full_name, _Service(self).methods, self.renewal.services)
-        server.answer_for_attempt(self._open_attempt)
+        server.answer_for_attempt(self._open_attempt, self._given_up)
         await server.start()
         self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
@@ -205,6 +208,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         attempt = self.core.attempt
         alive = self.core.state in (core.State.OPEN, core.State.RELEASING, core.State.DONE)
         return attempt.manifest.digest if attempt is not None and alive else b""
+
+    def _given_up(self) -> bytes:
+        """The attempt that was given up here, by its manifest's digest."""
+        attempt = self.core.attempt
+        return attempt.manifest.digest if attempt is not None and not self._open_attempt() else b""
 
     async def close(self) -> None:
         """Let go of everything, and leave no body on the disk."""
@@ -256,7 +264,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.metrics.head(record.round)
             case core.Switch(epoch):
                 self.switch(epoch)
-            case core.Keys() | core.Acknowledge() | core.Agree() | core.Reveal() | Remember():
+            case core.Shows() | core.Keys() | core.Acknowledge() | core.Agree() | core.Reveal() | Remember():
                 pass  # the handler that stepped answers with these
         return None
 
@@ -441,7 +449,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Time that the open attempt has left at most. Then nobody waits for it any more, here or elsewhere."""
         return self._opened_at + self.limits.round_s + LATE_S - self.clock()
 
-    async def store(self, records: tuple[Record, ...]) -> services_pb2.StoreResponse:
+    async def store(self, records: tuple[Record, ...], life: bytes) -> services_pb2.StoreResponse:
         """Take records in, and answer with the signature for the last; with how many are here, if some are missing."""
         signature, log = b"", self.core.log
         for record in records:
@@ -450,7 +458,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             if record.round < log.round and log.records[record.round].digest == record.digest != log.head:
                 continue
             try:
-                effects = await self.step(core.RecordIn(record))
+                effects = await self.step(core.RecordIn(record, life))
             except Fork as fork:
                 await self.step(core.ForkSeen(fork))
                 self._say_forked(fork)
@@ -517,6 +525,7 @@ class _Service:
     def methods(self) -> dict[str, Method]:
         """Who may call what: decided by name and place, before anything is read."""
         return {
+            "Show": Method(self._aggregator, self._show),
             "Prepare": Method(self._aggregator, self._prepare),
             "Open": Method(self._aggregator, self._open),
             "Submit": Method(self._silo, self._submit, self.node.submitting),
@@ -546,6 +555,12 @@ class _Service:
         if peer not in self.node.before():
             raise PeerFault(Reason.WRONG_CHAIN, f"{peer} does not stand before this hop", peer=peer)
 
+    async def _show(self, call: Call) -> None:
+        request = await call.request(services_pb2.ShowRequest, SMALL_BYTES)
+        life = fixed_field(request.life, LIFE_BYTES, "a life")
+        effects = await self.node.step(core.Show(request.federation_digest, life, request.start))
+        await call.answer(write_shown(next(e for e in effects if isinstance(e, core.Shows)).shown))
+
     async def _prepare(self, call: Call) -> None:
         request = await call.request(services_pb2.PrepareRequest, self.node.limits.prepare)
         effects = await self.node.step(
@@ -557,6 +572,7 @@ class _Service:
                 request.known_released,
                 digest_field(request.head_digest, "the digest of the newest record"),
                 self.node.clock(),
+                request.life,
             )
         )
         answer = next(e for e in effects if isinstance(e, core.Keys))
@@ -568,7 +584,7 @@ class _Service:
         if not request.HasField("head"):
             raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
         manifest, head = await asyncio.to_thread(read_manifest, request.manifest), read_record(request.head)
-        await self.node.step(core.Open(manifest, head, self.node.clock()))
+        await self.node.step(core.Open(manifest, head, self.node.clock(), request.life))
         await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest))
 
     async def _submit(self, call: Call) -> None:
@@ -582,17 +598,19 @@ class _Service:
     async def _agree(self, call: Call) -> None:
         request = await call.request(services_pb2.AgreeRequest, self.node.limits.trails)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails))))
+        effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails)), request.life))
         answer = next(e for e in effects if isinstance(e, core.Agree))
         await call.answer(services_pb2.AgreeResponse(signature=answer.signature))
 
     async def _reveal(self, call: Call) -> None:
-        request = await call.request(services_pb2.RevealRequest, self.node.limits.signatures)
+        request = await call.request(services_pb2.RevealRequest, self.node.limits.reveal)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        effects = await self.node.step(core.RevealIn(manifest, read_signatures(list(request.signatures))))
+        bond = read_bond(request.bond) if request.HasField("bond") else None
+        signatures = read_signatures(list(request.signatures))
+        effects = await self.node.step(core.RevealIn(manifest, signatures, request.life, bond))
         answer = next(e for e in effects if isinstance(e, core.Reveal))
         await call.answer(services_pb2.RevealResponse(pad=answer.pad.value))
 
     async def _store(self, call: Call) -> None:
         request = await call.request(services_pb2.StoreRequest, self.node.limits.records)
-        await call.answer(await self.node.store(read_records(list(request.records))))
+        await call.answer(await self.node.store(read_records(list(request.records)), request.life))

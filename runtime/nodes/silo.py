@@ -31,7 +31,7 @@ from silomix.runtime.core.protocol.rules import baseline, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.framing import BODY, chunk_frame
 from silomix.runtime.net.history import read_records
-from silomix.runtime.net.limits import SMALL_BYTES
+from silomix.runtime.net.limits import PART_BYTES, SMALL_BYTES
 from silomix.runtime.net.lines import method
 from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
@@ -100,6 +100,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         return
                     if news.WhichOneof("news") == "records":
                         await self._records(read_records(list(news.records.records)))
+                    elif news.WhichOneof("news") == "wanted":
+                        self.spawn(self._give(news.wanted))
                     else:
                         await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
@@ -169,6 +171,27 @@ class SiloNode(Driver[core.Event, core.Effect]):
         except Fault as fault:
             self.metrics.rejected(fault.reason)
             self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
+
+    async def _give(self, wanted: services_pb2.Wanted) -> None:
+        """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself."""
+        data = await self.follower.file_of(wanted.model_digest, state=wanted.state)
+        if data is None:
+            return
+        aggregator, what = self.federation.aggregator.name, method("AggregatorService", "GiveModel")
+
+        async def parts() -> AsyncIterator[services_pb2.GivenPart]:
+            for start in range(0, len(data), PART_BYTES):
+                part = services_pb2.GivenPart(data=data[start : start + PART_BYTES])
+                if start == 0:
+                    part.what.CopyFrom(wanted)
+                yield part
+
+        frames = Outbox(self, parts(), services_pb2.GivenPart, aggregator, what.name)
+        try:
+            await self.line(aggregator).send(what, frames, frames.stream, SMALL_BYTES)
+        except (grpc.aio.AioRpcError, PeerFault):
+            return  # another silo was faster, or the aggregator is gone: it says what it still wants
+        self.log.info("gave the aggregator back a model that it had lost", model=wanted.model_digest.hex()[:12])
 
     def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""

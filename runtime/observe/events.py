@@ -42,7 +42,9 @@ REFUSALS_EVERY_S = 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 15.0
 
 Presence = Literal["online", "stopped", "lost"]
-RoundEvent = Literal["announced", "closed", "applied", "aborted", "abandoned", "finished", "paused", "resumed"]
+RoundEvent = Literal[
+    "announced", "closed", "applied", "aborted", "abandoned", "finished", "paused", "resumed", "hop_lost", "hop_back"
+]
 Field = str | int | float | None | tuple[str, ...]
 
 

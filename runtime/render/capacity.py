@@ -148,5 +148,6 @@ def load_of(federation: Federation, parameters: int) -> Load:
 def place_of(name: str, role: Role, federation: Federation) -> Place:
     """Say where a node stands. A shuffler that stands by is sized for a later hop's place."""
     if role is Role.SHUFFLER:
-        return Place.FIRST_HOP if name == federation.chain[0] else Place.LATER_HOP
+        first = federation.chain[: 1 + federation.chain_rule.lost]  # those before it may be lost
+        return Place.FIRST_HOP if name in first else Place.LATER_HOP
     return Place.SILO if role is Role.SILO else Place.AGGREGATOR

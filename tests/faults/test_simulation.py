@@ -22,12 +22,13 @@ MOST = 400
 """Schedules within which a mutant must be found here; a thousand would do."""
 CAUGHT = {
     "pad-before-record": 0,
-    "pad-before-all-signed": 8,
-    "count-before-end": 2,
-    "old-attempt": 115,
-    "log-unchecked": 73,
+    "pad-before-all-signed": 4,
+    "count-before-end": 41,
+    "old-attempt": 55,
+    "log-unchecked": 2,
     "cohort-uncompared": 4,
-    "checksum-unchecked": 8,
+    "checksum-unchecked": 29,
+    "no-fence": 0,
 }
 """Where each was found last: that one is tried first."""
 
@@ -46,7 +47,7 @@ def test_no_schedule_of_a_thousand_breaks_a_promise() -> None:
     assert report.violations == 0, report.failed
 
 
-@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if not mutant.absent])
+@pytest.mark.parametrize("name", list(MUTANTS))
 def test_a_node_without_one_rule_is_found_out(name: str) -> None:
     first = CAUGHT[name]
     for schedule in (first, *(k for k in range(MOST) if k != first)):
@@ -97,8 +98,6 @@ def test_the_command_names_the_schedule_that_fails_and_runs_it_again(capsys: pyt
 
 
 def test_a_mutant_that_cannot_be_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate-faults", "--mutant", "no-fence"]) == 2
-    assert "not applicable: chains are not re-formed yet" in capsys.readouterr().err
     assert main(["simulate-faults", "--mutant", "nobody"]) == 2
     assert "pad-before-record" in capsys.readouterr().err
 

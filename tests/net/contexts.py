@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
-from silomix.runtime.net.calls import Unseen
+from silomix.runtime.net.calls import Callers, Unseen
 from silomix.runtime.net.version import SAID
 
 
@@ -65,6 +65,7 @@ class Host(Unseen):
 
     def __init__(self, name: str = "silo-1") -> None:
         self.name = name
+        self.callers = Callers()
         self.refusals: list[tuple[str, Reason, str, str]] = []
         self.failures: list[str] = []
         self.seen: list[tuple[str, str, str, str, int]] = []

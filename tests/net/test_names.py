@@ -16,7 +16,7 @@ from tests.core.protocol.federations import federation
 
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.net.answers import fault_of
-from silomix.runtime.net.calls import Call, Context, Method, Unseen
+from silomix.runtime.net.calls import Call, Callers, Context, Method, Unseen
 from silomix.runtime.net.health import anybody
 from silomix.runtime.net.limits import SMALL_BYTES, Limits
 from silomix.runtime.net.lines import Line, method
@@ -65,6 +65,7 @@ class Host(Unseen):
 
     def __init__(self, tls: Tls | None) -> None:
         self.tls = tls
+        self.callers = Callers()
 
     def caller(self, context: Context) -> str:
         return caller(context, F, self.tls)

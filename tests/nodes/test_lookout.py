@@ -11,7 +11,7 @@ from tests.nodes.toy import Toy
 
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.local import InProcess
-from silomix.runtime.net.health import NOT_OPEN, has_attempt
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, has_attempt
 from silomix.runtime.nodes import lookout
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.observe.events import Heard
@@ -126,7 +126,7 @@ def test_a_hop_says_over_grpc_whether_it_has_this_very_attempt(tmp_path: Path) -
                 assert "lost the attempt" in await has_attempt(caller.channel, bytes(32), 5)
                 assert "lost the attempt" in await has_attempt(caller.channel, b"", 5)
                 await shuffler(federation).step(core.Spoiled(manifest.digest, "this test gives it up"))
-                assert "lost the attempt" in await has_attempt(caller.channel, manifest.digest, 5)
+                assert await has_attempt(caller.channel, manifest.digest, 5) == GAVE_UP
             federation.aggregator.stopping.set()
         async with peer(tmp_path / "f", "aggregator", "shuffler-1") as caller:
             assert "not reachable" in await has_attempt(caller.channel, manifest.digest, 0.2)
@@ -139,14 +139,14 @@ def test_without_a_broker_hops_are_asked_now_and_then(monkeypatch: pytest.Monkey
     monkeypatch.setattr(lookout, "WATCH_S", 0.01)
 
     async def go() -> None:
-        for answer, ends in ((NOT_OPEN, True), ("not reachable (unavailable)", False), ("", False)):
+        for answer, ends in ((NOT_OPEN, True), (GAVE_UP, True), ("not reachable (unavailable)", False), ("", False)):
             watched = Watched(answer)
             watching = asyncio.create_task(watched.lookout.watch())
             await until(lambda watched=watched: len(watched.asked) > 3, "both hops were asked twice")  # type: ignore[misc]
             watching.cancel()
             assert set(watched.asked) == {"hop-1", "hop-2"}
             assert bool(watched.lost) is ends
-            assert {why for _, _, why in watched.lost} <= {NOT_OPEN}
+            assert {why for _, _, why in watched.lost} <= {answer}
 
     run(go())
 

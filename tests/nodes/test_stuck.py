@@ -1,6 +1,6 @@
 """R3: a model that was signed for and not stepped from says why, and what to do about it."""
 
-from silomix.runtime.nodes.stuck import NAMED, WAY_OUT, why
+from silomix.runtime.nodes.lead.stuck import NAMED, WAY_OUT, why
 
 FOUR = ("silo-1", "silo-2", "silo-3", "silo-4")
 

@@ -26,6 +26,7 @@ from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.local import InProcess
 from silomix.runtime.net.meeting import OnlyPins, meet
 from silomix.runtime.net.transport import Tls, channel, tls_of
+from silomix.runtime.net.version import SAID
 from silomix.runtime.nodes.changes import renewal
 from silomix.v1 import services_pb2, services_pb2_grpc
 
@@ -209,6 +210,9 @@ async def test_certificates_on_a_running_federation(tmp_path: Path, monkeypatch:
         # silo-04 changes its certificate. An open connection with the old one is refused on its next call.
         line = channel(federation.aggregator.address, "aggregator", ours)
         assert await asked(line) is grpc.StatusCode.OK
+        stub = services_pb2_grpc.AggregatorServiceStub(line)  # type: ignore[no-untyped-call]
+        watch = stub.Watch(services_pb2.WatchRequest(federation_digest=federation.digest), metadata=SAID)
+        assert (await anext(aiter(watch))).records  # an open call, which would go on for as long as the federation does
         prepare(home / "silo-04")
         pin = finish(home / "silo-04")
         fresh = tls_of(load_node(home / "silo-04"))
@@ -217,6 +221,8 @@ async def test_certificates_on_a_running_federation(tmp_path: Path, monkeypatch:
         take(home / "aggregator", pin)  # from disk, at one member
         await until(lambda: at.version > 0, "the aggregator has seen the file")
         assert await asked(line) is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError, match="no longer known by the certificate"):  # an open one is cut off
+            _ = [news async for news in watch]
         await line.close(0)
         assert await status(home, ours) is grpc.StatusCode.UNAVAILABLE
         assert await status(home, fresh) is grpc.StatusCode.OK

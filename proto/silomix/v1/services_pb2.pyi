@@ -19,14 +19,36 @@ class WatchRequest(_message.Message):
     def __init__(self, federation_digest: _Optional[bytes] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("manifest", "finished", "records")
+    __slots__ = ("manifest", "finished", "records", "wanted")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     manifest: _manifest_pb2.Manifest
     finished: Finished
     records: _history_pb2.Records
-    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., records: _Optional[_Union[_history_pb2.Records, _Mapping]] = ...) -> None: ...
+    wanted: Wanted
+    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., records: _Optional[_Union[_history_pb2.Records, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
+
+class Wanted(_message.Message):
+    __slots__ = ("model_digest", "state")
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    model_digest: bytes
+    state: bool
+    def __init__(self, model_digest: _Optional[bytes] = ..., state: _Optional[bool] = ...) -> None: ...
+
+class GivenPart(_message.Message):
+    __slots__ = ("what", "data")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    what: Wanted
+    data: bytes
+    def __init__(self, what: _Optional[_Union[Wanted, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class GiveModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("round",)
@@ -78,21 +100,61 @@ class ConfirmResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ShowRequest(_message.Message):
+    __slots__ = ("federation_digest", "life", "start")
+    FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    federation_digest: bytes
+    life: bytes
+    start: int
+    def __init__(self, federation_digest: _Optional[bytes] = ..., life: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
+
+class ShowResponse(_message.Message):
+    __slots__ = ("life", "total", "records", "attempt", "last_released", "told")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LAST_RELEASED_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    life: bytes
+    total: int
+    records: _containers.RepeatedCompositeFieldContainer[_history_pb2.Record]
+    attempt: int
+    last_released: int
+    told: _containers.RepeatedCompositeFieldContainer[Told]
+    def __init__(self, life: _Optional[bytes] = ..., total: _Optional[int] = ..., records: _Optional[_Iterable[_Union[_history_pb2.Record, _Mapping]]] = ..., attempt: _Optional[int] = ..., last_released: _Optional[int] = ..., told: _Optional[_Iterable[_Union[Told, _Mapping]]] = ...) -> None: ...
+
+class Told(_message.Message):
+    __slots__ = ("round", "attempt", "model_digest", "bond")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BOND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    model_digest: bytes
+    bond: _manifest_pb2.Bond
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., bond: _Optional[_Union[_manifest_pb2.Bond, _Mapping]] = ...) -> None: ...
+
 class PrepareRequest(_message.Message):
-    __slots__ = ("federation_digest", "round", "silos", "known_released", "attempt", "head_digest")
+    __slots__ = ("federation_digest", "round", "silos", "known_released", "attempt", "head_digest", "life")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SILOS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_RELEASED_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HEAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     round: int
     silos: _containers.RepeatedScalarFieldContainer[str]
     known_released: int
     attempt: int
     head_digest: bytes
-    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., silos: _Optional[_Iterable[str]] = ..., known_released: _Optional[int] = ..., attempt: _Optional[int] = ..., head_digest: _Optional[bytes] = ...) -> None: ...
+    life: bytes
+    def __init__(self, federation_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., silos: _Optional[_Iterable[str]] = ..., known_released: _Optional[int] = ..., attempt: _Optional[int] = ..., head_digest: _Optional[bytes] = ..., life: _Optional[bytes] = ...) -> None: ...
 
 class PrepareResponse(_message.Message):
     __slots__ = ("keys", "last_released")
@@ -103,12 +165,14 @@ class PrepareResponse(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[_Union[_manifest_pb2.RoundKey, _Mapping]]] = ..., last_released: _Optional[int] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("manifest", "head")
+    __slots__ = ("manifest", "head", "life")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     manifest: _manifest_pb2.Manifest
     head: _history_pb2.Record
-    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., head: _Optional[_Union[_history_pb2.Record, _Mapping]] = ...) -> None: ...
+    life: bytes
+    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., head: _Optional[_Union[_history_pb2.Record, _Mapping]] = ..., life: _Optional[bytes] = ...) -> None: ...
 
 class OpenResponse(_message.Message):
     __slots__ = ("manifest_digest",)
@@ -171,12 +235,14 @@ class RelayTrailer(_message.Message):
     def __init__(self, trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...
 
 class AgreeRequest(_message.Message):
-    __slots__ = ("manifest_digest", "trails")
+    __slots__ = ("manifest_digest", "trails", "life")
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TRAILS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     manifest_digest: bytes
     trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
-    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...
+    life: bytes
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., life: _Optional[bytes] = ...) -> None: ...
 
 class AgreeResponse(_message.Message):
     __slots__ = ("signature",)
@@ -185,12 +251,16 @@ class AgreeResponse(_message.Message):
     def __init__(self, signature: _Optional[bytes] = ...) -> None: ...
 
 class RevealRequest(_message.Message):
-    __slots__ = ("manifest_digest", "signatures")
+    __slots__ = ("manifest_digest", "signatures", "bond", "life")
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    BOND_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     manifest_digest: bytes
     signatures: _containers.RepeatedCompositeFieldContainer[_history_pb2.Signature]
-    def __init__(self, manifest_digest: _Optional[bytes] = ..., signatures: _Optional[_Iterable[_Union[_history_pb2.Signature, _Mapping]]] = ...) -> None: ...
+    bond: _manifest_pb2.Bond
+    life: bytes
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., signatures: _Optional[_Iterable[_Union[_history_pb2.Signature, _Mapping]]] = ..., bond: _Optional[_Union[_manifest_pb2.Bond, _Mapping]] = ..., life: _Optional[bytes] = ...) -> None: ...
 
 class RevealResponse(_message.Message):
     __slots__ = ("pad",)
@@ -199,10 +269,12 @@ class RevealResponse(_message.Message):
     def __init__(self, pad: _Optional[bytes] = ...) -> None: ...
 
 class StoreRequest(_message.Message):
-    __slots__ = ("records",)
+    __slots__ = ("records", "life")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[_history_pb2.Record]
-    def __init__(self, records: _Optional[_Iterable[_Union[_history_pb2.Record, _Mapping]]] = ...) -> None: ...
+    life: bytes
+    def __init__(self, records: _Optional[_Iterable[_Union[_history_pb2.Record, _Mapping]]] = ..., life: _Optional[bytes] = ...) -> None: ...
 
 class StoreResponse(_message.Message):
     __slots__ = ("records", "signature")

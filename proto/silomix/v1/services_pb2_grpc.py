@@ -61,6 +61,11 @@ class AggregatorServiceStub:
                 request_serializer=silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
                 response_deserializer=silomix_dot_v1_dot_services__pb2.Delivery.FromString,
                 _registered_method=True)
+        self.GiveModel = channel.stream_unary(
+                '/silomix.v1.AggregatorService/GiveModel',
+                request_serializer=silomix_dot_v1_dot_services__pb2.GivenPart.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.GiveModelResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/silomix.v1.AggregatorService/GetStatus',
                 request_serializer=silomix_dot_v1_dot_services__pb2.GetStatusRequest.SerializeToString,
@@ -110,6 +115,14 @@ class AggregatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveModel(self, request_iterator, context):
+        """Give the aggregator a model that it has lost, or the server's state beside it: one that is wanted. Only silos may
+        [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Tell how the federation is doing, to any member of it.
         """
@@ -144,6 +157,11 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
                     servicer.Deliver,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.RelayFrame.FromString,
                     response_serializer=silomix_dot_v1_dot_services__pb2.Delivery.SerializeToString,
+            ),
+            'GiveModel': grpc.stream_unary_rpc_method_handler(
+                    servicer.GiveModel,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.GivenPart.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.GiveModelResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -298,6 +316,33 @@ class AggregatorService:
             _registered_method=True)
 
     @staticmethod
+    def GiveModel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/silomix.v1.AggregatorService/GiveModel',
+            silomix_dot_v1_dot_services__pb2.GivenPart.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.GiveModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetStatus(request,
             target,
             options=(),
@@ -335,6 +380,11 @@ class ShufflerServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Show = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Show',
+                request_serializer=silomix_dot_v1_dot_services__pb2.ShowRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.ShowResponse.FromString,
+                _registered_method=True)
         self.Prepare = channel.unary_unary(
                 '/silomix.v1.ShufflerService/Prepare',
                 request_serializer=silomix_dot_v1_dot_services__pb2.PrepareRequest.SerializeToString,
@@ -375,6 +425,14 @@ class ShufflerServiceStub:
 class ShufflerServiceServicer:
     """A shuffler: one hop of the chain.
     """
+
+    def Show(self, request, context):
+        """Show an aggregator process that begins what this hop knows, and take nothing more from one that began before. Only
+        the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Prepare(self, request, context):
         """Make an attempt's keys, one for each silo, or return those that were made. Only the aggregator may ask
@@ -429,6 +487,11 @@ class ShufflerServiceServicer:
 
 def add_ShufflerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Show': grpc.unary_unary_rpc_method_handler(
+                    servicer.Show,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.ShowRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.ShowResponse.SerializeToString,
+            ),
             'Prepare': grpc.unary_unary_rpc_method_handler(
                     servicer.Prepare,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.PrepareRequest.FromString,
@@ -475,6 +538,33 @@ def add_ShufflerServiceServicer_to_server(servicer, server):
 class ShufflerService:
     """A shuffler: one hop of the chain.
     """
+
+    @staticmethod
+    def Show(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Show',
+            silomix_dot_v1_dot_services__pb2.ShowRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.ShowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Prepare(request,

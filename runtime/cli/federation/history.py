@@ -15,13 +15,13 @@ from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
 from silomix.runtime.nodes.facts import read_forks, read_log
-from silomix.runtime.nodes.stuck import WAY_OUT
+from silomix.runtime.nodes.lead.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.terminal import console, say_json
 
 SHOWN = 16
 """Hex digits of a digest in a table."""
-NUMBERS = ("round", "attempts", "cohort")
+NUMBERS = ("round", "epoch", "attempts", "cohort")
 """The columns of the table that are aligned to the right."""
 
 
@@ -41,7 +41,7 @@ def show(path: Path, *, as_json: bool) -> int:
     if as_json:
         say_json({"records": [_json(record) for record in records], "bound": list(bound), "problems": problems})
     else:
-        console().print(_table(records))
+        console().print(_table(records, config.epochs))
         for problem in problems:
             console().print(f"[red]{problem}[/red]")
         if bound:
@@ -84,13 +84,24 @@ def _short(digest: bytes) -> str:
     return digest.hex()[:SHOWN]
 
 
-def _table(records: list[Record]) -> Table:
+def _table(records: list[Record], epochs: Epochs) -> Table:
     table = Table()
-    for name in ("round", "outcome", "attempts", "cohort", "model after", "record", "stored by"):
+    later = len(epochs.chain) > 1
+    for name in (
+        "round",
+        *(("epoch",) if later else ()),
+        "outcome",
+        "attempts",
+        "cohort",
+        "model after",
+        "record",
+        "stored by",
+    ):
         table.add_column(name, justify="right" if name in NUMBERS else "left")
     for record in records:
         table.add_row(
             str(record.round),
+            *([_number(record, epochs)] if later else []),
             str(record.outcome),
             str(len(record.attempts)),
             str(len(record.silos)) if record.outcome is Outcome.APPLIED else "-",
@@ -101,10 +112,17 @@ def _table(records: list[Record]) -> Table:
     return table
 
 
+def _number(record: Record, epochs: Epochs) -> str:
+    found = epochs.find(record.federation)
+    return str(found.epoch) if found is not None else "?"
+
+
 def _json(record: Record) -> dict[str, Any]:
     return {
         "round": record.round,
         "outcome": str(record.outcome),
+        "federation": record.federation.hex(),
+        "next": record.next.hex(),
         "silos": list(record.silos),
         "attempts": [
             {

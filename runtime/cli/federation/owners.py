@@ -33,8 +33,8 @@ is looked at here, to pin its source and the schema of its model.
 examples:
   silomix assemble fed *.enrol --name hospitals --task silomix.models.digits:task --rounds 20
   silomix assemble fed *.enrol --name hospitals --policy policy.toml
-  silomix assemble epoch-2 --previous /var/lib/silomix silo-04.enrol --rounds 40
-  silomix assemble epoch-2 --previous /var/lib/silomix --remove silo-02
+  silomix assemble epochs/2 silo-04.enrol --previous /var/lib/silomix --rounds 40
+  silomix assemble epochs/2 --previous /var/lib/silomix --remove silo-02
 """
 ACCEPT_EPILOG = """\
 Call the other owners, at numbers that you know, and read the fingerprints to each other before you sign. Then send the
@@ -55,8 +55,6 @@ examples:
   silomix rotate --config /var/lib/silomix/silo-01 --take silo-02.pin
 """
 YES_DIGITS = 8
-KEY_ABOVE = 4
-"""Directories above an epoch's in which an owner's key is looked for: a node keeps epochs that far below it."""
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -271,7 +269,7 @@ def _assemble(args: argparse.Namespace) -> int:
 def _accept(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_federation
     from silomix.runtime.config.owners.accept import accept, owner_of
-    from silomix.runtime.config.owners.epochs import check_change, predecessor_of
+    from silomix.runtime.config.owners.epochs import ABOVE, check_change, predecessor_of
     from silomix.runtime.config.owners.owner import check_own_nodes, owner_identity
     from silomix.runtime.config.owners.pins import load_pins, require_pins
     from silomix.runtime.store.home import FEDERATION_FILE, OWNER_KEY_FILE
@@ -283,7 +281,7 @@ def _accept(args: argparse.Namespace) -> int:
         check_change(federation, previous, home / FEDERATION_FILE)
     elif federation.pinned:
         require_pins(load_pins(federation, home), federation, home)
-    above = (place / OWNER_KEY_FILE for place in (home, *list(home.resolve().parents)[:KEY_ABOVE]))
+    above = (place / OWNER_KEY_FILE for place in (home, *list(home.resolve().parents)[:ABOVE]))
     key_file = args.owner_key or next((path for path in above if path.is_file()), home / OWNER_KEY_FILE)
     identity = owner_identity("owner", key_file)
     owner = owner_of(federation, identity.public, key_file, previous)

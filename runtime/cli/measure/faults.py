@@ -9,7 +9,6 @@ from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import BadOption, Commands, positive
-from silomix.runtime.core.errors import UserError
 from silomix.runtime.terminal import console, say_json
 
 if TYPE_CHECKING:  # the rest is loaded when the command runs
@@ -68,7 +67,7 @@ MUTANTS = {
     "log-unchecked": "records and rounds need not go on from the log",
     "cohort-uncompared": "a model is released for any cohort, however often",
     "checksum-unchecked": "what a disk gives back is taken as it comes",
-    "no-fence": "a new chain is formed without a fence: not applicable until chains are re-formed",
+    "no-fence": "a new chain is formed without a fence",
 }
 """The same as in `runtime/faults/mutants.py`, which is not loaded for the sake of a help text; a test compares them."""
 
@@ -83,8 +82,6 @@ def _simulate(args: argparse.Namespace) -> int:
 
     if args.mutant and args.mutant not in ALL:
         raise BadOption("mutant", f"there is no {args.mutant!r}; give one of {', '.join(ALL)}")
-    if args.mutant and ALL[args.mutant].absent:
-        raise UserError(f"--mutant {args.mutant} is not applicable: {ALL[args.mutant].absent}")
     if args.schedule is not None:
         report = Report(args.seed, args.mutant)
         for result in run_lot(args.seed, (args.schedule,), args.mutant):

@@ -25,6 +25,9 @@ from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.store.files import PUBLIC, write_atomically
 from silomix.runtime.store.home import ACCEPTED, ANCHOR_FILE, EPOCHS_DIRECTORY, FEDERATION_FILE, PIN, State
 
+ABOVE = 4
+"""Directories above an epoch's in which an owner's files are looked for: a node keeps epochs that far below them."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -193,7 +196,7 @@ def double_signers(one: Proposal, other: Proposal, old: Federation) -> list[str]
 
 def predecessor_of(federation: Federation, home: Path) -> Proposal:
     """Find the epoch before one, in the directories round about it."""
-    near = [home.parent, home.parent.parent]
+    near = list(home.resolve().parents)[:ABOVE]
     places = [p for p in near if (p / FEDERATION_FILE).is_file()]
     places += directories(home / EPOCHS_DIRECTORY, home.parent, *(p / EPOCHS_DIRECTORY for p in near))
     for place in places:

@@ -1,8 +1,9 @@
 """The aggregator's decisions: which attempt is next, when one is over, and what to announce.
 
 It proposes and never commands: each silo and each hop checks what it announces against its own federation file and its
-own round log. It resumes where its journal ends: at the round after the last record, or in the middle of a release that
-all have signed for, which it never gives up on its own: somebody may have shown a pad.
+own round log. It signs nothing before hops have shown it what they know, since its journal may be an old copy. Then it
+resumes where the history ends: at the round after the last record, or in the middle of a release that all have signed
+for, which it never gives up on its own: somebody may have shown a pad.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,15 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import (
+    HEAR_S,
+    WAY_OUT,
+    Shown,
+    check_shown,
+    life_after,
+    missing_records,
+    number_of,
+)
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Answer, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import Bond, Cohort, Evidence, Group, Header, Manifest, RoundKey
@@ -34,6 +44,13 @@ from silomix.runtime.core.protocol.roundlog import (
 from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_cohort, check_header, check_round_key, check_sizes
 
 # Facts
+
+
+@dataclass(frozen=True)
+class Lived:
+    """The durable fact that a process of this aggregator began: the next one has a higher number."""
+
+    life: bytes
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class HopReleased:
     round: int
 
 
-Fact = Tried | Sealed | Recorded | HopReleased
+Fact = Lived | Tried | Sealed | Recorded | HopReleased
 
 
 # Events
@@ -92,8 +109,24 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class Awake:
+    """The process is there, with what its journal has: that may be all, or nothing, or an old copy."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class HeadIn:
+    """A hop has shown what it knows."""
+
+    hop: str
+    shown: Shown
+    now: float
+
+
+@dataclass(frozen=True)
 class Start:
-    """Begin, or go on after a restart, with this model; in the middle of a release, if one was kept."""
+    """Go on with this model, which is the one on record; in the middle of a release, if one was kept."""
 
     model: bytes
     state: bytes
@@ -139,6 +172,27 @@ class HopLost:
     hop: str
     manifest: bytes
     why: str
+    now: float
+    restarted: bool = False
+    """Whether the hop was merely started again: that uses up no attempt."""
+
+
+@dataclass(frozen=True)
+class HopGone:
+    """A hop has not answered for so long that it counts as lost, until it answers again."""
+
+    hop: str
+    why: str
+    now: float
+    present: tuple[str, ...] = ()
+    """The silos that are there: a release that waits for the hop may be begun anew for them."""
+
+
+@dataclass(frozen=True)
+class HopBack:
+    """A hop answers again: the next attempt is to pass it."""
+
+    hop: str
     now: float
 
 
@@ -248,11 +302,15 @@ class Tick:
 
 
 Event = (
-    Start
+    Awake
+    | HeadIn
+    | Start
     | KeysIn
     | OpenedAt
     | HopFailed
     | HopLost
+    | HopGone
+    | HopBack
     | HeaderIn
     | Unopened
     | CohortIn
@@ -269,6 +327,23 @@ Event = (
 
 
 # Effects
+
+
+@dataclass(frozen=True)
+class AskHeads:
+    """Ask every hop what it knows: records from one on, and the rest."""
+
+    life: bytes
+    start: int
+    hops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Get the model that the newest record names: from the disk, or from a silo if it is not there. Then `Start`."""
+
+    found: int
+    """Records that were not here."""
 
 
 @dataclass(frozen=True)
@@ -344,6 +419,7 @@ class AskPads:
 
     ready: Ready
     signatures: Signatures
+    bond: Bond
 
 
 @dataclass(frozen=True)
@@ -397,6 +473,8 @@ class Finish:
 
 Effect = (
     Remember[Fact]
+    | AskHeads
+    | Load
     | AskKeys
     | OpenAt
     | Announce
@@ -419,7 +497,11 @@ class Phase(StrEnum):
     """Where the attempt is."""
 
     STARTING = "starting"
-    """The model is not loaded yet."""
+    """Nothing is known but the journal."""
+    HEARING = "hearing"
+    """Hops show what they know: this journal may be an old copy."""
+    LOADING = "loading"
+    """The history is known, and the model is not loaded yet."""
     PREPARING = "preparing"
     """Hops make keys."""
     OPENING = "opening"
@@ -446,8 +528,10 @@ _NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open")
 _ON = (Phase.PREPARING, Phase.RECORDING, Phase.CHANGING, Phase.FINISHED)
 """Where the next attempt begins, the round ends, or all of it."""
 _FAILED = does("_failed")
+_LATE = does("_late_head")
 _TICK = does("_tick", *_ON)
 _LOST = does("_lost", *_ON)
+_GONE = does("_gone", *_ON)
 
 
 def _row(**answers: Answer) -> dict[type, Answer]:
@@ -455,34 +539,64 @@ def _row(**answers: Answer) -> dict[type, Answer]:
     named = {kind.__name__: kind for kind in get_args(Event)}
     row: dict[type, Answer] = dict.fromkeys(named.values(), IGNORES)
     row |= {HeaderIn: _NONE, CohortIn: _NONE, EpochsIn: does("_epochs")}
+    row |= {HopGone: does("_gone"), HopBack: does("_back")}
     return row | {named[name]: answer for name, answer in answers.items()}
 
 
 TABLE: Table = {
-    Phase.STARTING: _row(Start=does("_start", Phase.REVEALING, *_ON)),
-    Phase.PREPARING: _row(KeysIn=does("_keys_in", Phase.OPENING), HopFailed=_FAILED, Tick=_TICK),
-    Phase.OPENING: _row(OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, Tick=_TICK),
+    Phase.STARTING: _row(Awake=does("_awake", Phase.HEARING, Phase.CHANGING)),
+    Phase.HEARING: _row(
+        HeadIn=does("_head", Phase.LOADING), HopFailed=_FAILED, Tick=does("_heard_enough", Phase.LOADING)
+    ),
+    Phase.LOADING: _row(HeadIn=_LATE, Start=does("_start", Phase.REVEALING, *_ON)),
+    Phase.PREPARING: _row(
+        HeadIn=_LATE,
+        KeysIn=does("_keys_in", Phase.OPENING, *_ON),
+        HopFailed=_FAILED,
+        HopGone=does("_gone", Phase.OPENING, *_ON),
+        Tick=does("_tick", Phase.OPENING, *_ON),
+    ),
+    Phase.OPENING: _row(
+        HeadIn=_LATE, OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, HopGone=_GONE, Tick=_TICK
+    ),
     Phase.COLLECTING: _row(
+        HeadIn=_LATE,
         HeaderIn=does("_header"),
         Unopened=does("_unopened"),
         CohortIn=does("_cohort", Phase.RELEASING),
         HopFailed=_FAILED,
         HopLost=_LOST,
+        HopGone=_GONE,
         Tick=_TICK,
     ),
     Phase.RELEASING: _row(
+        HeadIn=_LATE,
         HeaderIn=does("_header"),
         Unopened=does("_unopened"),
         CohortIn=does("_cohort"),
         SumIn=does("_sum_in", Phase.READY),
         HopFailed=_FAILED,
         HopLost=_LOST,
+        HopGone=_GONE,
         Tick=_TICK,
     ),
-    Phase.READY: _row(AgreedIn=does("_agreed", Phase.REVEALING), HopFailed=_FAILED, HopLost=_LOST, Tick=_TICK),
-    Phase.REVEALING: _row(PadIn=does("_pad", Phase.APPLYING), PadRefused=does("_pad_refused", *_ON), HopFailed=_FAILED),
-    Phase.APPLYING: _row(SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
-    Phase.RECORDING: _row(CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
+    Phase.READY: _row(
+        HeadIn=_LATE,
+        AgreedIn=does("_agreed", Phase.REVEALING),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        HopGone=_GONE,
+        Tick=_TICK,
+    ),
+    Phase.REVEALING: _row(
+        HeadIn=_LATE,
+        PadIn=does("_pad", Phase.APPLYING),
+        PadRefused=does("_pad_refused", *_ON),
+        HopFailed=_FAILED,
+        HopGone=_GONE,
+    ),
+    Phase.APPLYING: _row(HeadIn=_LATE, SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
+    Phase.RECORDING: _row(HeadIn=_LATE, CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
     Phase.CHANGING: _row(),
     Phase.FINISHED: _row(),
 }
@@ -502,6 +616,20 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.round = 1
         self.attempt = 0
         self.tried_here = 0
+        self.life = b""
+        """Of this process: hops serve the highest that they were shown."""
+        self.heard: dict[str, Shown] = {}
+        """Hops that have shown this process what they know."""
+        self.gone: set[str] = set()
+        """Hops that count as lost: rounds go on without them, where the policy allows."""
+        self._asked: tuple[str, ...] = ()
+        """The hops that this attempt's keys are asked of."""
+        self._elsewhere: dict[str, bytes] = {}
+        """Hops that have released a model for other silos than the rest, by that model: of no use before the next."""
+        self._raised = 0
+        self._resume_after = 0
+        self._lost_to: set[str] = set()
+        """Hops that serve another process."""
         self.log = RoundLog(federation, epochs=epochs)
         self.following = b""
         """The epoch that the next applied record names."""
@@ -531,6 +659,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
         match fact:
+            case Lived():
+                self.life = max(self.life, fact.life)
             case Tried():
                 self._tried.setdefault(fact.round, {})[fact.attempt] = fact
                 if fact.round == self.round:
@@ -547,7 +677,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     def wake_at(self) -> float | None:
         """When the next `Tick` is due."""
-        return None if self.TABLE[self.state][Tick] == IGNORES else self._until
+        return None if self.TABLE[self.state][Tick] == IGNORES or self._until == inf else self._until
 
     @property
     def phase(self) -> Phase:
@@ -556,8 +686,15 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """The hops of the next attempt."""
-        return self.federation.chain
+        """The hops of this attempt; while keys are made, those that are asked for them."""
+        return self._asked if self.manifest is None else self.manifest.chain
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """The hops that a chain can have now: the whole pool, unless the policy allows to go on without the lost."""
+        lost = self.gone | {hop for hop, model in self._elsewhere.items() if model == self.model}
+        here = tuple(hop for hop in self.federation.chain if hop not in lost)
+        return here if len(here) >= self.federation.chain_rule.minimum else self.federation.chain
 
     @property
     def _masked(self) -> bool:
@@ -593,6 +730,101 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         waits = self.state is Phase.REVEALING
         return tuple(hop for hop in self._open_manifest.chain if hop not in self._pads) if waits else ()
 
+    # Before anything is signed: what do hops know?
+
+    def _awake(self, event: Awake) -> list[Effect]:
+        known = self.log.last
+        if known is not None and self.counts and known.next and known.next != self.federation.digest:
+            return self._change(known)  # killed before it went on there
+        self.state, self._until = Phase.HEARING, inf
+        return self._ask_heads(number_of(self.life))
+
+    def _ask_heads(self, number: int) -> list[Effect]:
+        """Begin a life above a number. The newest record is asked for too: it may count without this node knowing."""
+        life = life_after(number, self._rng)
+        self.heard = {}
+        return [Remember(Lived(life)), AskHeads(life, max(0, self.log.round - 1), self.federation.chain)]
+
+    def _head(self, event: HeadIn) -> list[Effect]:
+        hop, shown = event.hop, event.shown
+        if hop not in self.federation.chain or shown.life < self.life:
+            return []  # an answer to an earlier question
+        if shown.life > self.life:
+            return self._outlived(hop, shown)
+        check_shown(shown, self.log)
+        heard = {**self.heard, hop: shown}
+        effects = self._go_on(heard) if len(heard) == len(self.federation.chain) else []
+        self.heard = heard
+        self.trouble.pop(hop, None)
+        if effects:
+            return effects
+        if len(self.heard) == self.federation.chain_rule.minimum:
+            self._until = event.now + HEAR_S
+        return []
+
+    def _outlived(self, hop: str, shown: Shown) -> list[Effect]:
+        """A hop has seen a process with a higher number: this one was restored, or there is a second one."""
+        if self._raised > len(self.federation.chain):
+            raise self._superseded((hop,))
+        self._raised += 1
+        return self._ask_heads(number_of(shown.life))
+
+    def _superseded(self, hops: tuple[str, ...]) -> LocalFault:
+        return LocalFault(
+            Reason.SUPERSEDED,
+            f"another aggregator process with this identity has begun since, and {', '.join(hops)} serve that one: "
+            f"this one ends, and signs nothing more; run one process, and start that again; {WAY_OUT}",
+        )
+
+    def _heard_enough(self, event: Tick) -> list[Effect]:
+        return self._go_on(self.heard) if event.now >= self._until else []
+
+    def _go_on(self, heard: dict[str, Shown]) -> list[Effect]:
+        """Take in what was lost: records, attempts, and for whom hops have released the model."""
+        new = missing_records(self.log, heard)
+        self.state = Phase.LOADING
+        effects: list[Effect] = [Remember(Recorded(record)) for record in new]
+        last = new[-1] if new else self.log.last
+        model, round_ = (b"", 0) if last is None else (last.model_after, last.round + 1)
+        for hop, shown in heard.items():
+            if shown.last_released > self.hop_released.get(hop, 0):
+                effects.append(Remember(HopReleased(hop, shown.last_released)))
+        sealed = {fact.bond.manifest for fact in self._sealed}
+        for told in (told for shown in heard.values() for told in shown.told):
+            if told.model == model and told.bond.manifest not in sealed:
+                sealed.add(told.bond.manifest)
+                effects.append(Remember(Tried(told.round, told.attempt, told.bond.manifest, told.bond.chain)))
+                effects.append(Remember(Sealed(told.round, told.attempt, told.model, told.bond)))
+        here = max(self._tried.get(round_, {}), default=0)
+        # Silos may have joined one more than hops remember, if those were started again.
+        newest = max((s.attempt + 1 for s in heard.values() if s.total == round_ and s.attempt > here), default=0)
+        self._resume_after = newest
+        return [*effects, Load(sum(record.round >= self.log.round for record in new))]
+
+    def _late_head(self, event: HeadIn) -> list[Effect]:
+        """Hear a hop that was away when this process began, or that another process was at."""
+        hop, shown = event.hop, event.shown
+        if hop not in self.federation.chain or shown.life < self.life:
+            return []
+        if shown.life > self.life:
+            served = tuple(h for h in self.federation.chain if h == hop or h in self._lost_to)
+            if len(self.federation.chain) - len(served) < self.federation.chain_rule.minimum:
+                raise self._superseded(served)
+            self._lost_to = {*self._lost_to, hop}
+            return self._failed(HopFailed(hop, "it serves another aggregator process with this identity", event.now))
+        check_shown(shown, self.log)
+        if any(record.round >= self.log.round for record in missing_records(self.log, {hop: shown})):
+            raise LocalFault(
+                Reason.FORKED,
+                f"{hop} was not heard when this process began, and has records that are missing here: start this "
+                f"aggregator again while {hop} is there; {WAY_OUT}",
+            )
+        self.heard = {**self.heard, hop: shown}
+        silos = {told.bond.silos for told in shown.told if told.model == self.model} - {self.bound}
+        if silos:  # it has released this model in an earlier life of this aggregator, unheard by it
+            self._elsewhere = {**self._elsewhere, hop: self.model}
+        return []
+
     def _start(self, event: Start) -> list[Effect]:
         known = self.log.last
         if known is not None and (known.model_after, known.state_after) != (event.model, event.state):
@@ -614,22 +846,28 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._record(first)
         if not self.counts:
             return self._ask_store(known)
-        if known.next and known.next != self.federation.digest:  # killed before it went on there
-            return self._change(known)
+        following = self.log.epochs.find(self.log.epoch)
+        if following is not None and following.epoch > self.federation.epoch:  # its records came from hops just now
+            self.state = Phase.CHANGING
+            return [Switch(following.digest)]
+        told: list[Effect] = []
         if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
-            return [AskStore(known, self.federation.chain), *self._begin(event.now)]
+            told = [AskStore(known, self.federation.chain)]
+        if self._resume_after:  # a hop knows of later attempts than this journal: what they left is theirs to say
+            self.attempt, self._resume_after = max(self.attempt, self._resume_after), 0
+            return [*told, *self._begin(event.now)]
         # One that a later attempt came after was given up: a hop has destroyed its pad.
         newest = (fact for fact in self._sealed if (fact.round, fact.attempt) == (self.round, self.attempt))
         sealed, pending = next(newest, None), event.pending
         if sealed is not None and pending is not None and pending.ready.digest == sealed.agreed:
-            return self._resume(pending, sealed)
-        return self._begin(event.now)
+            return [*told, *self._resume(pending, sealed)]
+        return [*told, *self._begin(event.now)]
 
     def _resume(self, pending: Pending, sealed: Sealed) -> list[Effect]:
         """Go on with a release that all had signed for."""
         self.manifest, self._ready = pending.manifest, pending.ready
         self.attempt, self.state = pending.manifest.attempt, Phase.REVEALING
-        return [AskPads(pending.ready, sealed.bond.signed_by(self.identity.name))]
+        return [AskPads(pending.ready, sealed.bond.signed_by(self.identity.name), sealed.bond)]
 
     def _begin(self, now: float) -> list[Effect]:
         self.manifest = None
@@ -651,10 +889,11 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.attempt += 1
         self.tried_here += 1
         self._until = now + self.federation.policy.release_s
-        return [AskKeys(self.round, self.attempt, self.chain, self._invited(), self.log.head)]
+        self._asked = self.available
+        return [AskKeys(self.round, self.attempt, self._asked, self._invited(), self.log.head)]
 
     def _keys_in(self, event: KeysIn) -> list[Effect]:
-        if event.hop not in self.chain:
+        if event.hop not in self._asked:
             return []
         if event.last_released > self.round:
             raise PeerFault(
@@ -670,11 +909,28 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         effects: list[Effect] = []
         if event.last_released > self.hop_released.get(event.hop, 0):
             effects.append(Remember(HopReleased(event.hop, event.last_released)))
-        if set(self._keys) == set(self.chain):
-            effects += self._propose()
-        return effects
+        return effects + self._form(event.now)
 
-    def _propose(self) -> list[Effect]:
+    def _form(self, now: float, *, late: bool = False) -> list[Effect]:
+        """Form a chain of the hops that have made keys, once those that have not are lost, or their time is up.
+
+        Whoever joined an earlier attempt of this round joins no chain without its hops: then the round is over.
+        """
+        silent = [hop for hop in self._asked if hop not in self._keys]
+        chain = tuple(hop for hop in self._asked if hop in self._keys)
+        if silent and not (late or set(silent) <= self.gone):
+            return []
+        if len(chain) < self.federation.chain_rule.minimum:
+            return []
+        if self._passed() - set(chain):
+            return self._give_up(now, over=True)
+        return self._propose(chain)
+
+    def _passed(self) -> set[str]:
+        """The hops of all earlier attempts at this round."""
+        return {hop for tried in self._tried.get(self.round, {}).values() for hop in tried.chain}
+
+    def _propose(self, chain: tuple[str, ...]) -> list[Effect]:
         policy, plan, invited = self.federation.policy, self.federation.plan, self._invited()
         names = ("",) if policy.group_size else invited
         self._private = {name: Secret.draw(self._rng) for name in (names if self._masked else ())}
@@ -696,8 +952,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             bounds=self._bounds or (policy.bound,) * len(self._schema.tensors),
             update=policy.update,
             granularity=policy.granularity,
-            chain=self.chain,
-            hop_keys=tuple(key for hop in self.chain for key in self._keys[hop]),
+            chain=chain,
+            hop_keys=tuple(key for hop in chain for key in self._keys[hop]),
             aggregator_keys=tuple(key.signed(self.identity, self.federation.digest, self.log.head) for key in own),
             group_size=policy.group_size,
             invited=() if invited == self.federation.silo_names else invited,
@@ -739,7 +995,37 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []  # of an attempt that is over
         if event.hop != manifest.chain[0] or not self.missing(event.now):
             self.trouble[event.hop] = event.why
+        if event.restarted:
+            self.tried_here -= 1
         return self._give_up(event.now)
+
+    def _gone(self, event: HopGone) -> list[Effect]:
+        """Go on without a hop that is lost, if the policy has others: over another chain, or in the next round."""
+        if event.hop not in self.federation.chain:
+            return []
+        self.gone = {*self.gone, event.hop}
+        self.trouble[event.hop] = event.why
+        if event.hop not in self.chain or event.hop in self.available:
+            return []  # it is needed, and waited for
+        if self.state is Phase.PREPARING:
+            return self._form(event.now)
+        if self.state in (Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY):
+            return self._give_up(event.now, over=True)
+        if self.state is Phase.REVEALING and event.hop not in self._pads and set(self.bound) <= set(event.present):
+            return self._give_up(event.now, over=True)  # the same silos, over the others; else it waits for the hop
+        return []
+
+    def _back(self, event: HopBack) -> list[Effect]:
+        self.gone = self.gone - {event.hop}
+        self.trouble.pop(event.hop, None)
+        if self.state is not Phase.PREPARING:
+            return []
+        if event.hop not in self._asked and self.gone & set(self._asked):  # it can stand in for one that is lost
+            self.tried_here -= 1
+            return self._begin(event.now)
+        if self._until == inf:
+            self._until = event.now + self.federation.policy.release_s
+        return []
 
     def missing(self, now: float) -> tuple[str, ...]:
         """The silos that did not come until the deadline, if too few for a sum did: then hop 1 is right to give up."""
@@ -821,7 +1107,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         signatures = (*((hop, self._signatures[hop]) for hop in manifest.chain), own)
         self.state = Phase.REVEALING
         sealed = Sealed(self.round, self.attempt, self.model, Bond.of(self._released_for, ready, signatures))
-        return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures)]
+        return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures, sealed.bond)]
 
     def _pad(self, event: PadIn) -> list[Effect]:
         manifest, ready = self._open_manifest, self._release
@@ -924,9 +1210,18 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return effects
 
     def _tick(self, event: Tick) -> list[Effect]:
-        return self._give_up(event.now) if event.now >= self._until else []
+        if event.now < self._until:
+            return []
+        if self.state is Phase.PREPARING:
+            if formed := self._form(event.now, late=True):
+                return formed
+            if self.gone & set(self._asked):  # nothing was tried yet: whatever time it takes to be back uses up nothing
+                self._until = inf
+                return []
+        return self._give_up(event.now)
 
-    def _give_up(self, now: float) -> list[Effect]:
+    def _give_up(self, now: float, *, over: bool = False) -> list[Effect]:
+        """End an attempt without a sum, and begin the next one: in the next round, if this one is `over`."""
         silent: list[str] = []
         if self.state is Phase.PREPARING:
             silent = [hop for hop in self.chain if hop not in self._keys]
@@ -942,7 +1237,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             names = ", ".join(missing)
             troubles.insert(0, f"{len(came)} silos came, and a sum needs {needed}: {names} did not come in time")
         why = "; ".join(troubles) or f"no sum came while {self.state}"
-        abandoned = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
+        used_up = self.tried_here >= self.federation.policy.attempts or self.attempt >= MOST_ATTEMPTS
+        abandoned = over or used_up or bool(self._passed() - set(self.available))
         effects: list[Effect] = [GiveUp(self.round, self.attempt, why, abandoned)]
         if abandoned:
             after = (self.model, self.server_state)

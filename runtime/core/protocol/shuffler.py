@@ -19,10 +19,12 @@ from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import (
     Accusation,
+    Bond,
     Cohort,
     Evidence,
     Grouping,
@@ -128,6 +130,15 @@ class Released:
     silos: tuple[str, ...]
     model: bytes
     groups: tuple[int, ...] = ()
+    bond: Bond | None = None
+    """The proof for everybody else, should the aggregator have lost it."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The durable fact that an aggregator process has begun: nothing is taken from one that began before."""
+
+    life: bytes
 
 
 @dataclass(frozen=True)
@@ -170,10 +181,19 @@ class Accused:
     evidence: Evidence
 
 
-Fact = Padded | PadGone | Closed | Signed | Released | Stored | Forked | KeysMade | KeysGone | Accused
+Fact = Padded | PadGone | Closed | Signed | Released | Heard | Stored | Forked | KeysMade | KeysGone | Accused
 
 
 # Events
+
+
+@dataclass(frozen=True)
+class Show:
+    """An aggregator process begins, and asks what this hop knows: its round log from a record on, and the rest."""
+
+    federation: bytes
+    life: bytes
+    start: int
 
 
 @dataclass(frozen=True)
@@ -187,6 +207,8 @@ class Prepare:
     known_released: int
     head: bytes
     now: float
+    life: bytes = b""
+    """Of the process that asks; so in all that follow."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +218,7 @@ class Open:
     manifest: Manifest
     head: Record
     now: float
+    life: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -274,6 +297,7 @@ class ReadyIn:
 
     manifest: bytes
     trails: tuple[Trail, ...]
+    life: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -282,6 +306,9 @@ class RevealIn:
 
     manifest: bytes
     signatures: Signatures
+    life: bytes = b""
+    bond: Bond | None = None
+    """The same as a proof for others, to be kept."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +316,7 @@ class RecordIn:
     """A round is over, and this is its record."""
 
     record: Record
+    life: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -314,7 +342,8 @@ class Tick:
 
 
 Event = (
-    Prepare
+    Show
+    | Prepare
     | Open
     | HeaderIn
     | Unopened
@@ -335,6 +364,13 @@ Event = (
 
 
 # Effects
+
+
+@dataclass(frozen=True)
+class Shows:
+    """Answer with what this hop knows."""
+
+    shown: Shown
 
 
 @dataclass(frozen=True)
@@ -444,6 +480,7 @@ class Forget:
 
 Effect = (
     Remember[Fact]
+    | Shows
     | Keys
     | Begin
     | Pass
@@ -482,6 +519,7 @@ _PREPARE = does("_prepare")
 _OPEN = does("_open", State.OPEN, State.GIVEN_UP)
 _CLOSING = (State.RELEASING, State.GIVEN_UP)
 _ALWAYS = {
+    Show: does("_show"),
     ReadyIn: does("_ready"),
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
@@ -629,6 +667,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.released: dict[bytes, list[Released]] = {}
         """By model."""
         self.last_released = 0
+        self.life = b""
+        """The highest that an aggregator has shown: no other is served."""
         self.forks: dict[int, Forked] = {}
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
@@ -655,6 +695,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case Released():
                 self.released.setdefault(fact.model, []).append(fact)
                 self.last_released = max(self.last_released, fact.round)
+            case Heard():
+                self.life = max(self.life, fact.life)
             case Stored():
                 self._take_record(fact.record)
             case Forked():
@@ -713,9 +755,50 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_MANIFEST, "no attempt is open here")
         return self.attempt.manifest
 
+    # An aggregator that begins
+
+    def _show(self, event: Show) -> list[Effect]:
+        """Show an aggregator process what it may have lost, and take nothing more from one that began before.
+
+        It may be in another epoch already, or still: whichever comes first learns from the other.
+        """
+        if self.log.epochs.find(event.federation) is None:
+            self.federation.check_same(event.federation, self.federation.aggregator.name)
+        log, attempts = self.log, [a for round_, a in (*self.keys, self.closed) if round_ == self.log.round]
+        if self.attempt is not None and self.attempt.manifest.round == log.round:
+            attempts.append(self.attempt.manifest.attempt)
+        facts = [f for f in self.released.get(log.model, ()) if f.bond is not None]
+        told = tuple(Told(f.round, f.attempt, f.model, f.bond) for f in facts[-MOST_TOLD:] if f.bond is not None)
+        records = tuple(self._with_own(record) for record in log.records[event.start : event.start + MOST_SHOWN])
+        newer: list[Effect] = [Remember(Heard(event.life))] if event.life > self.life else []
+        life = max(self.life, event.life)
+        attempt = max(attempts, default=0)
+        return [*newer, Shows(Shown(life, log.round, event.start, records, attempt, self.last_released, told))]
+
+    def _with_own(self, record: Record) -> Record:
+        """The record with this hop's countersignature, unless it has countersigned another of that round."""
+        name = self.identity.name
+        if self._signed_other(record) or name in dict(record.countersignatures):
+            return record
+        own = tuple((name, one.signature) for one in self._countersign(record))
+        return replace(record, countersignatures=(*record.countersignatures, *own))
+
+    def _check_life(self, life: bytes) -> None:
+        """Refuse an aggregator process that this hop has not heard, or that another has come after."""
+        if life != self.life:
+            after = f"one that began later (number {number_of(self.life)}) is served" if life < self.life else "show it"
+            raise PeerFault(
+                Reason.SUPERSEDED,
+                f"this aggregator process (number {number_of(life)}) is not the one that was heard here last: {after}",
+                peer=self.federation.aggregator.name,
+                found=number_of(life),
+                expected=number_of(self.life),
+            )
+
     # Keys, and opening an attempt
 
     def _prepare(self, event: Prepare) -> list[Effect]:
+        self._check_life(event.life)
         self.federation.check_same(event.federation, self.federation.aggregator.name)
         self._check_epoch(event.now)
         if event.known_released > self.last_released:
@@ -791,6 +874,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         )
 
     def _open(self, event: Open) -> list[Effect]:
+        self._check_life(event.life)
         manifest = event.manifest
         check_manifest(manifest, self.federation)
         if self.identity.name not in manifest.chain:
@@ -1157,6 +1241,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _ready(self, event: ReadyIn) -> list[Effect]:
         """Sign for a release, once for an attempt, when every hop has passed the same cohort's sum on."""
+        self._check_life(event.life)
         padded = self._padded(event.manifest)
         ready = Ready(event.manifest, padded.model, event.trails)
         check_ready(ready, padded.cohort, padded.chain, self.federation)
@@ -1174,18 +1259,26 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _reveal(self, event: RevealIn) -> list[Effect]:
         """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""
-        padded = self._padded(event.manifest)
+        self._check_life(event.life)
+        padded, bond = self._padded(event.manifest), event.bond
         agreed = self.signed.get(event.manifest)
         if agreed is None:
             raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has not signed for that release")
         check_agreed(agreed, event.signatures, padded.chain, self.federation)
+        if bond is not None and (
+            bond.agreed(padded.model) != agreed or bond.signatures != tuple(s for _, s in event.signatures)
+        ):
+            raise PeerFault(Reason.WRONG_SEQUENCE, "the proof of a release is not that of the one that was signed for")
         facts = self.released.get(padded.model, ())
         if any((f.silos, f.groups) != (padded.silos, padded.groups) for f in facts):
             raise PeerFault(
                 Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
             )
-        fact = Released(padded.round, padded.attempt, event.manifest, agreed, padded.silos, padded.model, padded.groups)
-        remember: list[Effect] = [] if fact in facts else [Remember(fact)]
+        fact = Released(
+            padded.round, padded.attempt, event.manifest, agreed, padded.silos, padded.model, padded.groups, bond
+        )
+        known = any(f.manifest == fact.manifest for f in facts)
+        remember: list[Effect] = [] if known else [Remember(fact)]
         return [*remember, Reveal(Secret(bytes(bytearray(padded.pad.value))))]
 
     # The round log
@@ -1193,13 +1286,13 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _record(self, event: RecordIn) -> list[Effect]:
         """Store a round's record, and countersign it: one for each round."""
         record = event.record
-        fork = self.forks.get(record.round)
+        if not self._is_counted(record):  # one that counts is true, whoever brings it
+            self._check_life(event.life)
         if record.digest == self.log.head:
             known: list[Effect] = []
-            if record.next and not self.counts and self._is_counted(record):
+            if not self.counts and self._is_counted(record):
                 known = [Remember(Stored(record)), *self._switch(record)]
-            second = fork is not None and fork.known.digest != record.digest  # this hop has signed for the first
-            return known if second else [*known, *self._countersign(record)]
+            return known if self._signed_other(record) else [*known, *self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
             RoundLog(self.federation, self.log.records[:-1], self.log.epochs).check_next(record)
@@ -1224,11 +1317,16 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         following = self.log.epochs.find(record.next)
         return [] if following is None or following.epoch <= self.federation.epoch else [Switch(record.next)]
 
+    def _signed_other(self, record: Record) -> bool:
+        """Whether this hop has countersigned another record of that round: it signs for one, whatever came to count."""
+        fork = self.forks.get(record.round)
+        return fork is not None and fork.known.digest != record.digest
+
     def _replaces(self, record: Record) -> bool:
         """Whether the newest record here did not come to count, and this one of the same round did."""
         return not self.counts and record.round == self.log.round - 1 and self._is_counted(record)
 
-    def _countersign(self, record: Record) -> list[Effect]:
+    def _countersign(self, record: Record) -> list[Countersign]:
         """Sign for having stored a record of an epoch in whose pool this hop is."""
         if self.identity.name not in self.log.of(record).chain:
             return []

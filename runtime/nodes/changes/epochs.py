@@ -152,6 +152,9 @@ class Succession:
             if news:
                 place = own_place(merged, self._node.config.state)
                 await self._node.work(merged.write, place)
+                before = self._node.config.history[-1]
+                if not own_place(before, self._node.config.state).exists():  # for `silomix accept`, which compares
+                    await self._node.work(before.write, own_place(before, self._node.config.state))
                 merged = Proposal(merged.federation, merged.accepted, merged.pins, place)
                 self._proposals[new.digest] = merged
                 self._node.renewal.tell()

@@ -107,6 +107,7 @@ class Renewal:
         if node.tls.renew(read):
             node.metrics.certificate_expires(node.tls.expires)
             node.log.info("certificates have changed, and are in use")
+            node.drop_callers()
             self._news.set()
         return True
 
@@ -135,6 +136,7 @@ class Renewal:
             node.spawn(self._keep(news))
             node.tls.anchor = node.tls.pins.roots()
             node.tls.version += 1
+            node.drop_callers()
             self._news.set()
 
     async def _keep(self, news: list[Pin]) -> None:

@@ -46,6 +46,8 @@ from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.store.modelfile import model_digest
 
 Tensors = dict[str, Array]
+ASKS_CHAIN = (aggregating.AskKeys, aggregating.OpenAt, aggregating.AskReady, aggregating.AskPads)
+"""What an aggregator asks of the attempt's hops alone."""
 
 
 def measurement(index: int) -> int:
@@ -182,9 +184,10 @@ class Hop(Node):
 
     def accuse(self, evidence: Evidence) -> None:
         """Show the hop before why a header was refused."""
-        place = self.net.f.chain.index(self.name)
+        chain = self.core.manifest.chain
+        place = chain.index(self.name)
         if place:
-            self.net.call(self, self.net.hops[self.net.f.chain[place - 1]], shuffler.EvidenceIn(evidence))
+            self.net.call(self, self.net.hops[chain[place - 1]], shuffler.EvidenceIn(evidence))
 
     def release(self, effect: shuffler.Release) -> None:
         """Take the masks off, put the pad on, sign for it, and send it on."""
@@ -279,12 +282,24 @@ class Aggregator(Node):
         self.body: Bytes | None = None
         self.asks: aggregating.Effect | None = None
         if self.lives > 1:
-            self.published = [r for r in self.core.log.records if r.countersignatures]
             self.net.queue.append(self.start)
 
     def start(self) -> None:
+        self.step(aggregating.Awake(self.net.now))
+
+    def restored(self, facts: int = 0) -> None:
+        """Die, and come back with the first facts of the journal and no files: an old copy, or nothing."""
+        self.journal = self.journal[:facts]
+        self.sums, self.models = {}, {self.net.digests(*self.net.first): self.net.first}
+        self.restart()
+
+    def load(self) -> None:
+        """Go on with the model on record: it is on the disk, or a silo has it."""
+        self.published = [r for r in self.core.log.records if r.countersignatures]
         last = self.core.log.last
         digests = (last.model_after, last.state_after) if last else self.net.digests(*self.net.first)
+        for one in self.net.silos.values():
+            self.models.setdefault(self.net.digests(one.model, one.server), (one.model, one.server))
         kept = [
             t for (round_, _), (t, _) in sorted(self.sums.items(), key=lambda kv: kv[0]) if round_ == self.core.round
         ]
@@ -302,6 +317,10 @@ class Aggregator(Node):
             match effect:
                 case Remember(fact):
                     self.remember(fact)
+                case aggregating.AskHeads():
+                    self.ask(effect)
+                case aggregating.Load():
+                    self.net.tell(self, self.load)
                 case aggregating.OpenAt():
                     self.seeds, self.headers, self.body = {}, {}, None
                     self.ask(effect)
@@ -318,7 +337,7 @@ class Aggregator(Node):
                             todo.extend(self.core.step(aggregating.Unopened(h)))
                 case aggregating.Accuse(evidence):
                     self.net.accuses.append(evidence)
-                    last = self.net.hops[self.net.f.chain[-1]]
+                    last = self.net.hops[self.net.manifest.chain[-1]]
                     self.net.call(self, last, shuffler.EvidenceIn(evidence))
                 case aggregating.Take(c):
                     self.cohort = c
@@ -365,25 +384,33 @@ class Aggregator(Node):
 
     def ask(self, effect: aggregating.Effect) -> None:
         self.asks = effect
-        now = self.net.now
-        for name, hop in self.net.hops.items():
+        now, life = self.net.now, self.core.life
+        chain = self.core.chain if isinstance(effect, ASKS_CHAIN) else self.net.f.chain
+        for name, hop in ((name, self.net.hops[name]) for name in chain):
             match effect:
+                case aggregating.AskHeads(_, start):
+                    self.net.call(self, hop, shuffler.Show(self.net.f.digest, life, start), self.shows)
                 case aggregating.AskKeys():
                     known = self.core.hop_released.get(name, 0)
-                    number = (effect.round, effect.attempt, effect.silos, known, effect.head, now)
+                    number = (effect.round, effect.attempt, effect.silos, known, effect.head, now, life)
                     missing = tuple(self.published[hop.core.log.round :])
                     for record in missing:
-                        self.net.call(self, hop, shuffler.RecordIn(record))
+                        self.net.call(self, hop, shuffler.RecordIn(record, life))
                     self.net.call(self, hop, shuffler.Prepare(self.net.f.digest, *number), self.keys)
                 case aggregating.OpenAt(m, head):
-                    self.net.call(self, hop, shuffler.Open(m, head, now), self.opened)
+                    self.net.call(self, hop, shuffler.Open(m, head, now, life), self.opened)
                 case aggregating.AskReady(ready):
-                    self.net.call(self, hop, shuffler.ReadyIn(ready.manifest, ready.trails), self.agreed)
-                case aggregating.AskPads(ready, signatures):
-                    self.net.call(self, hop, shuffler.RevealIn(ready.manifest, signatures), self.shown)
+                    self.net.call(self, hop, shuffler.ReadyIn(ready.manifest, ready.trails, life), self.agreed)
+                case aggregating.AskPads(ready, signatures, bond):
+                    self.net.call(self, hop, shuffler.RevealIn(ready.manifest, signatures, life, bond), self.shown)
                 case aggregating.AskStore(record):
                     for one in (*self.published[hop.core.log.round :], record):
-                        self.net.call(self, hop, shuffler.RecordIn(one), self.stored)
+                        self.net.call(self, hop, shuffler.RecordIn(one, life), self.stored)
+
+    def shows(self, hop: str, effects: list[Any]) -> aggregating.Event | None:
+        answer = effects[-1]
+        assert isinstance(answer, shuffler.Shows)
+        return aggregating.HeadIn(hop, answer.shown, self.net.now)
 
     def keys(self, hop: str, effects: list[Any]) -> aggregating.Event | None:
         answer = effects[-1]
@@ -545,8 +572,9 @@ class Net:
         raise AssertionError("there is no end to it")
 
     def after(self, name: str) -> str:
-        place = self.f.chain.index(name) + 1
-        return self.f.chain[place] if place < len(self.f.chain) else AGGREGATOR
+        chain = self.hops[name].core.manifest.chain
+        place = chain.index(name) + 1
+        return chain[place] if place < len(chain) else AGGREGATOR
 
     def reveals(self, hop: Hop, event: shuffler.Event) -> None:
         """A pad is out: the fact is in the hop's journal, and one cohort has the model."""
@@ -606,4 +634,4 @@ class Net:
         """Open the attempt again at a hop that was started anew."""
         head = self.core.log.last
         assert head is not None
-        self.hops[name].step(shuffler.Open(self.manifest, head, self.now))
+        self.hops[name].step(shuffler.Open(self.manifest, head, self.now, self.core.life))

@@ -1,5 +1,6 @@
 """Protocol section 5: the aggregator goes on where its journal ends, and no round is lost or applied twice."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from silomix.runtime.core.protocol.aggregator import (
     AskPads,
     AskReady,
     AskStore,
+    Awake,
     CohortIn,
     CountersignedIn,
     Effect,
@@ -47,11 +49,13 @@ from silomix.runtime.core.protocol.aggregator import (
     Finish,
     GiveUp,
     HeaderIn,
+    HeadIn,
     HopFailed,
     HopLost,
     HopReleased,
     Keep,
     KeysIn,
+    Load,
     OpenAt,
     OpenedAt,
     PadIn,
@@ -69,6 +73,7 @@ from silomix.runtime.core.protocol.aggregator import (
     Tried,
 )
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import Shown
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Cohort, Manifest, Participant, RoundKey
 from silomix.runtime.core.protocol.release import Ready
@@ -159,8 +164,24 @@ class Node:
 
     def start(self, now: float = 0.0) -> list[Effect]:
         """Start, and have the record stored that does not count yet, if there is one."""
+        self.hear(now)
         effects = self.feed(Start(*self.newest, SCHEMA, now, self.kept))
         return self.store(now) if self.core.phase is Phase.RECORDING else effects
+
+    def hear(self, now: float = 0.0) -> None:
+        """Have every hop show what it knows: nothing that is not here."""
+        self.feed(Awake(now))
+        effects: list[Effect] = []
+        for hop in self.f.chain:
+            assert not effects
+            effects = self.feed(HeadIn(hop, self.shown(), now))
+        assert effects == [Load(0)]
+
+    def shown(self, records: Sequence[Record] = (), **changes: Any) -> Shown:
+        """What a hop shows that has these records from the newest here on, or no news."""
+        start = max(0, self.core.log.round - 1)
+        known: dict[str, Any] = {"attempt": 0, "last_released": 0, "told": (), "life": self.core.life}
+        return Shown(total=start + len(records), start=start, records=tuple(records), **{**known, **changes})
 
     def countersigned(self, hop: str, now: float = 0.0) -> CountersignedIn:
         record = self.core.log.last
@@ -266,6 +287,7 @@ def given_up(effects: list[Effect]) -> list[GiveUp]:
 
 def test_the_first_thing_is_the_record_of_the_model_that_all_begin_with() -> None:
     node = Node()
+    node.hear()
     (remember, ask) = node.feed(Start(MODEL, STATE, SCHEMA, 0.0))
     assert isinstance(ask, AskStore)
     assert remember == Remember(Recorded(ask.record))
@@ -565,6 +587,7 @@ def test_a_journal_that_names_another_model_stops_the_start() -> None:
     node.start()
     node.run_round()
     node.restart()
+    node.hear()
     for told in ((MODEL, state(1)), (model(1), STATE)):
         with pytest.raises(LocalFault) as caught:
             node.feed(Start(*told, SCHEMA, 0.0))

@@ -37,6 +37,7 @@ from silomix.runtime.core.protocol.epochs import (
     signers,
 )
 from silomix.runtime.core.protocol.federation import Federation, Member, Owner
+from silomix.runtime.core.protocol.hearing import Shown
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.owners import epoch_digest
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_record, genesis
@@ -284,12 +285,24 @@ def test_an_epoch_begins_after_an_applied_round_alone() -> None:
     assert refused(lambda: RoundLog(E1, epochs=BOTH).check_next(first)) is Reason.WRONG_EPOCH
 
 
+def listened(f: Federation, *records: Record) -> aggregating.Aggregator:
+    """An aggregator with these records that has heard every hop, and no news."""
+    machine = aggregating.Aggregator(f, identity(AGGREGATOR), rng(), BOTH)
+    for record in records:
+        machine.recall(aggregating.Recorded(record))
+    machine.step(aggregating.Awake(0.0))
+    for name in f.chain:
+        machine.step(aggregating.HeadIn(name, Shown(machine.life, len(records), len(records), (), 0, 0, ()), 0.0))
+    assert machine.phase == "loading"
+    return machine
+
+
 def test_a_history_begins_in_the_first_epoch() -> None:
     first = genesis(E2, MODEL, STATE).signed(identity(AGGREGATOR))
     assert refused(lambda: RoundLog(E2, epochs=BOTH).check_next(first)) in (Reason.WRONG_EPOCH, Reason.WRONG_HEAD)
     forged = replace(genesis(E2, MODEL, STATE), previous=RoundLog(E1).head).signed(identity(AGGREGATOR))
     assert refused(lambda: RoundLog(E2, epochs=BOTH).check_next(forged)) is Reason.WRONG_EPOCH
-    machine = aggregating.Aggregator(E2, identity(AGGREGATOR), rng(), BOTH)
+    machine = listened(E2)
     with pytest.raises(LocalFault, match="a history begins in the first epoch"):
         machine.step(aggregating.Start(MODEL, STATE, manifest(E1).schema, 0.0))
 
@@ -405,9 +418,7 @@ def test_the_aggregator_names_a_successor_only_if_it_counts() -> None:
 
 
 def test_the_aggregator_of_the_next_epoch_sends_the_record_to_every_hop_and_goes_on() -> None:
-    machine = aggregating.Aggregator(E2, identity(AGGREGATOR), rng(), BOTH)
-    for record in AFTER.records:
-        machine.recall(aggregating.Recorded(record))
+    machine = listened(E2, *AFTER.records)
     start = aggregating.Start(SWITCH.model_after, SWITCH.state_after, manifest(E1).schema, 0.0)
     store, ask = machine.step(start)
     assert store == aggregating.AskStore(SWITCH, E2.chain)
@@ -415,10 +426,20 @@ def test_the_aggregator_of_the_next_epoch_sends_the_record_to_every_hop_and_goes
     assert (ask.round, ask.silos) == (2, E2.silo_names)
 
 
-def test_the_aggregator_is_done_with_an_epoch_when_the_record_counts() -> None:
+def test_an_emptied_aggregator_begins_in_the_first_epoch_and_goes_on_where_the_hops_are() -> None:
     machine = aggregating.Aggregator(E1, identity(AGGREGATOR), rng(), BOTH)
-    for record in (*LOG.records, replace(SWITCH, countersignatures=())):
-        machine.recall(aggregating.Recorded(record))
+    machine.step(aggregating.Awake(0.0))
+    total, records = AFTER.round, tuple(AFTER.records)
+    for hop in E1.chain:
+        effects = machine.step(aggregating.HeadIn(hop, Shown(machine.life, total, 0, records, 0, 0, ()), 0.0))
+    assert effects[-1] == aggregating.Load(total)
+    start = aggregating.Start(SWITCH.model_after, SWITCH.state_after, manifest(E1).schema, 0.0)
+    assert switches(machine.step(start)) == [E2.digest]
+    assert machine.phase == "changing"
+
+
+def test_the_aggregator_is_done_with_an_epoch_when_the_record_counts() -> None:
+    machine = listened(E1, *LOG.records, replace(SWITCH, countersignatures=()))
     machine.step(aggregating.Start(SWITCH.model_after, SWITCH.state_after, manifest(E1).schema, 0.0))
     assert machine.phase == "recording"
     effects: list[aggregating.Effect] = []
@@ -428,3 +449,24 @@ def test_the_aggregator_is_done_with_an_epoch_when_the_record_counts() -> None:
     assert switches(effects) == [E2.digest]
     assert machine.phase == "changing"
     assert not any(isinstance(e, aggregating.AskKeys) for e in effects)
+
+
+def test_an_aggregator_that_died_before_it_went_on_does_so_before_it_asks_anybody() -> None:
+    """Its hops may be in the next epoch already, where nobody answers an aggregator of this one."""
+    machine = aggregating.Aggregator(E1, identity(AGGREGATOR), rng(), BOTH)
+    for record in AFTER.records:
+        machine.recall(aggregating.Recorded(record))
+    assert machine.step(aggregating.Awake(0.0)) == [aggregating.Switch(E2.digest)]
+    assert machine.phase == "changing"
+
+
+@pytest.mark.parametrize(("of", "asks"), [(E1, E2), (E2, E1)])
+def test_a_hop_shows_what_it_knows_also_to_an_aggregator_of_the_epoch_before_or_after(
+    of: Federation, asks: Federation
+) -> None:
+    """After a change, one of them is first: a hop that waits for the record would never be heard."""
+    machine = hop(of, log=AFTER)
+    shows = machine.step(shuffler.Show(asks.digest, bytes(24), 0))[-1]
+    assert isinstance(shows, shuffler.Shows)
+    assert shows.shown.total == len(AFTER.records)
+    assert refused(lambda: machine.step(shuffler.Show(bytes(32), bytes(24), 0))) is Reason.WRONG_FEDERATION

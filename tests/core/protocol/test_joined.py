@@ -118,7 +118,7 @@ def bound_to_four(net: Net) -> None:
     net.now += 60
     net.hops["hop-1"].step(shuffler.Tick(net.now))
     net.settle(Phase.REVEALING)
-    asked = (net.f.digest, 1, 2, net.f.silo_names, 0, net.core.log.head, net.now)
+    asked = (net.f.digest, 1, 2, net.f.silo_names, 0, net.core.log.head, net.now, net.core.life)
     net.hops["hop-3"].step(shuffler.Prepare(*asked))  # from wherever: it fences attempt 1
     net.settle()
     assert [g.why.split(":")[0] for g in net.gave_up] == ["hop-3"]
@@ -179,7 +179,7 @@ def test_hops_that_have_shown_nothing_hold_to_what_the_manifest_says_of_others()
     net.now += 60
     net.hops["hop-1"].step(shuffler.Tick(net.now))
     net.settle(Phase.REVEALING)
-    asked = (net.f.digest, 1, 2, net.f.silo_names, 0, net.core.log.head, net.now)
+    asked = (net.f.digest, 1, 2, net.f.silo_names, 0, net.core.log.head, net.now, net.core.life)
     net.hops["hop-1"].step(shuffler.Prepare(*asked))
     net.settle()
     assert not net.hops["hop-1"].core.released
@@ -242,7 +242,9 @@ def test_a_hop_that_has_closed_an_attempt_does_no_more_for_it(hop: str) -> None:
     net = Net(silos=3, hops=2)
     net.submit("silo-1", "silo-2")
     m, closing = net.manifest, net.hops[hop]
-    closing.step(shuffler.Prepare(net.f.digest, m.round, m.attempt + 1, net.f.silo_names, 0, m.head, net.now))
+    closing.step(
+        shuffler.Prepare(net.f.digest, m.round, m.attempt + 1, net.f.silo_names, 0, m.head, net.now, net.core.life)
+    )
     net.submit("silo-3")
     assert not any(isinstance(fact, shuffler.Padded) for fact in closing.journal)
     assert Reason.FENCED in (net.aborted.get("hop-1", []) if hop == "hop-1" else net.refusals)

@@ -277,7 +277,7 @@ def test_the_aggregator_signs_last_and_has_kept_the_sum_before() -> None:
     effects = node.feed(AgreedIn("hop-1", m.digest, identity("hop-1").sign(made.digest)))
     everybody = agreement(made.digest, m.chain)
     sealed = Sealed(1, 1, m.model, Bond.of(cohort(m, headers(m, F)), made, everybody))
-    assert effects == [Keep(m, made, everybody), Remember(sealed), AskPads(made, everybody)]
+    assert effects == [Keep(m, made, everybody), Remember(sealed), AskPads(made, everybody, sealed.bond)]
 
 
 def test_a_signature_counts_only_if_it_is_that_hops_and_under_this_release() -> None:
@@ -341,7 +341,8 @@ def test_a_restart_goes_on_with_a_release_that_was_signed_for_and_with_no_other(
         again = node.announce()
         assert (again.attempt, again.bound_to) == (2, ())
     else:
-        assert effects == [AskPads(made, agreement(made.digest, m.chain))]
+        (sealed,) = node.of(Sealed)
+        assert effects == [AskPads(made, agreement(made.digest, m.chain), sealed.bond)]
         assert node.core.phase is Phase.REVEALING
         node.pads(m)
         node.feed(node.sum_applied(m))
@@ -372,4 +373,4 @@ def test_the_newest_of_two_releases_is_the_one_to_go_on_with() -> None:
     node.feed(PadRefused("hop-2", first.digest, "it is fenced", 1.0))
     second, made = node.seal(1.0)
     node.restart(backwards=True)
-    assert node.start() == [AskPads(made, agreement(made.digest, second.chain))]
+    assert node.start() == [AskPads(made, agreement(made.digest, second.chain), node.of(Sealed)[-1].bond)]

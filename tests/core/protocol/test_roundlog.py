@@ -364,6 +364,7 @@ def test_a_history_that_was_rolled_back_is_not_gone_along_with() -> None:
 
 def test_the_aggregator_counts_countersignatures_of_different_hops_only() -> None:
     node = Node(federation(hops=5, minimum_hops=4))
+    node.hear()
     node.feed(Start(MODEL, STATE, SCHEMA, 0.0))
     for _ in range(3):
         assert node.feed(node.countersigned("hop-1")) == []
@@ -385,6 +386,7 @@ def test_the_aggregator_counts_countersignatures_of_different_hops_only() -> Non
 def test_an_aggregator_that_comes_back_with_a_record_that_does_not_count_has_that_one_stored(outcome: Outcome) -> None:
     """It makes no other of that round: hops may have countersigned it."""
     node = Node(federation(attempts=1))
+    node.hear()
     node.feed(Start(MODEL, STATE, SCHEMA, 0.0))
     if outcome is not Outcome.GENESIS:
         node.store()
@@ -397,6 +399,7 @@ def test_an_aggregator_that_comes_back_with_a_record_that_does_not_count_has_tha
     assert record.outcome is outcome
     assert node.core.phase is Phase.RECORDING
     node.restart()
+    node.hear()
     assert node.feed(Start(*node.newest, SCHEMA, 0.0, node.kept)) == [AskStore(record, node.f.chain)]
     (ask,) = node.store()
     assert ask == AskKeys(record.round + 1, 1, node.f.chain, node.f.silo_names, record.digest)

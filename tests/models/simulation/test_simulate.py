@@ -263,8 +263,8 @@ def test_automatic_bounds_are_the_networked_ones_through_restarts(
             await asyncio.wait_for(running.finished(), 60)
         return running
 
-    def proposed(self: Aggregator) -> list[Effect]:
-        effects = propose(self)
+    def proposed(self: Aggregator, chain: tuple[str, ...]) -> list[Effect]:
+        effects = propose(self, chain)
         assert self.manifest is not None
         bounds[self.manifest.round] = self.manifest.bounds
         return effects

@@ -1,0 +1,156 @@
+"""What an aggregator hears from hops before it signs anything: it may have been emptied, or restored from an old copy.
+
+It cannot tell by itself. So each time that it starts it asks every hop to show what it knows: the round log, the newest
+attempt, and for whom it has released the model. Records are signed by this aggregator and countersigned by hops, so
+nobody can make one up; and of as many hops as a chain has at least, one that is honest has every record that counts.
+
+Each start has a number, its life. A hop that has been shown a higher one takes nothing more from a lower: what is still
+on its way from before, or comes from a second process with the same identity, is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.messages import Bond
+from silomix.runtime.core.protocol.release import check_agreed
+from silomix.runtime.core.protocol.roundlog import (
+    Record,
+    RoundLog,
+    check_countersigned,
+    check_record,
+    countersign_digest,
+)
+from silomix.runtime.core.protocol.rules import check_chain
+
+NUMBER_BYTES, TOKEN_BYTES = 8, 16
+LIFE_BYTES = NUMBER_BYTES + TOKEN_BYTES
+"""A number, and random bytes that tell two processes with the same number apart. The higher of two is served."""
+MOST_SHOWN = 64
+"""Records in one answer: whoever lacks more asks again."""
+MOST_TOLD = 16
+"""Releases of one model in one answer: those of the newest attempts."""
+HEAR_S = 10.0
+"""Time that the other hops have to be heard in, once as many as a chain needs have been."""
+WAY_OUT = 'see "An aggregator that was restored" in docs/operations.md'
+
+
+@dataclass(frozen=True)
+class Told:
+    """A hop's word, with the proof, that it has released a model."""
+
+    round: int
+    attempt: int
+    model: bytes
+    bond: Bond
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a hop shows an aggregator that begins."""
+
+    life: bytes
+    """The highest that it has been shown: if that is another than the asker's, the asker is not served."""
+    total: int
+    """How many records it has."""
+    start: int
+    records: tuple[Record, ...]
+    """Those from one on, each with its own countersignature; of many, the first."""
+    attempt: int
+    """The newest attempt that it knows of the round that comes next."""
+    last_released: int
+    told: tuple[Told, ...]
+
+
+def life_after(number: int, rng: Rng) -> bytes:
+    """Make a life above a number."""
+    return (number + 1).to_bytes(NUMBER_BYTES, "big") + rng(TOKEN_BYTES)
+
+
+def number_of(life: bytes) -> int:
+    """The number in a life; 0 if there was none."""
+    return int.from_bytes(life[:NUMBER_BYTES], "big")
+
+
+def counts(record: Record, log: RoundLog) -> bool:
+    """Whether enough hops have stored a record."""
+    try:
+        check_countersigned(record, log.of(record))
+    except PeerFault:
+        return False
+    return True
+
+
+def check_shown(shown: Shown, log: RoundLog) -> None:
+    """Check what a hop shows, before any of it is believed: records each under the epoch in which they were made."""
+    for place, record in enumerate(shown.records):
+        if record.round != shown.start + place:
+            raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
+        check_record(record, log.of(record))
+    federation = log.federation
+    for told in shown.told:
+        check_chain(told.bond.chain, federation)
+        signatures = told.bond.signed_by(federation.aggregator.name)
+        check_agreed(told.bond.agreed(told.model), signatures, told.bond.chain, federation)
+
+
+def missing_records(log: RoundLog, heard: Mapping[str, Shown]) -> tuple[Record, ...]:
+    """Put together what hops know and a log lacks: later records, and countersignatures under its newest.
+
+    Two records of one round, both signed here, are more than an aggregator can mend: it says so and goes no further.
+    """
+    made, new = RoundLog(log.federation, log.records, log.epochs), list[Record]()
+    shown: dict[int, dict[bytes, list[Record]]] = {}
+    for one in heard.values():
+        for record in one.records:
+            shown.setdefault(record.round, {}).setdefault(record.digest, []).append(record)
+    for round_, stories in sorted(shown.items()):
+        own = made.records[round_] if round_ < made.round else None
+        if own is not None:
+            stories.setdefault(own.digest, []).append(own)
+        united = [_united(copies, log) for copies in stories.values()]
+        counted = [record for record in united if counts(record, log)]
+        told = counted or united
+        if len(told) != 1 or (own is not None and told[0].digest != own.digest):
+            raise LocalFault(
+                Reason.FORKED,
+                f"two records of round {round_} are signed in the name of this aggregator, and hops hold different "
+                f"ones: it goes no further, since that would make it worse; {WAY_OUT}",
+                round=round_,
+            )
+        record = told[0]
+        if own is None:
+            _check_goes_on(made, record)
+        if own is None or (not counts(own, log) and counted):
+            made.append(record)
+            new.append(record)
+    return tuple(new)
+
+
+def _check_goes_on(log: RoundLog, record: Record) -> None:
+    try:
+        log.check_next(record)
+    except PeerFault as fault:
+        raise LocalFault(
+            fault.reason,
+            f"what hops have of round {record.round} does not go on from what is here: {fault.message}; {WAY_OUT}",
+            round=record.round,
+        ) from None
+
+
+def _united(copies: list[Record], log: RoundLog) -> Record:
+    """One record with the countersignatures of all copies that hold."""
+    federation = log.of(copies[0])
+    signatures: dict[str, bytes] = {}
+    for copy in copies:
+        for name, signature in copy.countersignatures:
+            if name in federation.chain and name not in signatures:
+                try:
+                    verify(federation.member(name).key, countersign_digest(copy.digest, name), signature, name)
+                except PeerFault:
+                    continue
+                signatures[name] = signature
+    in_order = tuple((name, signatures[name]) for name in federation.chain if name in signatures)
+    return replace(copies[0], countersignatures=in_order)

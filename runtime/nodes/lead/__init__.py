@@ -1,0 +1,1 @@
+"""What only the aggregator does beside rounds: it recovers, and says what keeps it."""

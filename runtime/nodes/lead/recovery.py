@@ -1,0 +1,188 @@
+"""An aggregator that begins: it hears the hops, and gets back what its disk has lost.
+
+Records come from the hops, who have countersigned them. The model that the newest record names comes from a silo: silos
+have computed it, and whatever they give must have the digest on record. Nothing is taken on anybody's word.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.policy import AUTO
+from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown
+from silomix.runtime.core.protocol.roundlog import Outcome, Record
+from silomix.runtime.net.calls import Call, parse
+from silomix.runtime.net.history import read_shown
+from silomix.runtime.net.limits import FRAME_S
+from silomix.runtime.net.lines import Line, method
+from silomix.runtime.net.wire import digest_field
+from silomix.runtime.store.files import write_atomically
+from silomix.runtime.store.modelfile import model_digest, read_model
+from silomix.v1 import services_pb2
+
+if TYPE_CHECKING:
+    from silomix.runtime.nodes.aggregator import AggregatorNode
+
+SHOW_S = 10.0
+"""Time that a hop has to show some records."""
+SAY_S = 60.0
+"""Between two lines about a model that nobody has brought."""
+MODEL_SLACK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Want:
+    """Something that is on record and not on this disk."""
+
+    model: bytes
+    state: bool
+    digest: bytes
+    schema: Schema
+    path: Path
+
+    @property
+    def most(self) -> int:
+        """The longest file that it can be."""
+        return 16 * self.schema.parameters + MODEL_SLACK_BYTES
+
+    def check(self, data: bytes) -> None:
+        """Refuse anything but what is on record."""
+        try:
+            schema, tensors = read_model(data)
+        except LocalFault as fault:
+            raise PeerFault(Reason.MALFORMED, f"what came is no model: {fault.message}") from None
+        if schema.digest != self.schema.digest or model_digest(schema, tensors) != self.digest:
+            raise PeerFault(Reason.WRONG_MODEL, "what came is not what is on record")
+
+    def is_here(self, path: Path) -> bool:
+        """Whether a file has it, whole."""
+        try:
+            self.check(path.read_bytes())
+        except (PeerFault, OSError):
+            return False
+        return True
+
+
+class Recovery:
+    """What an aggregator's process does before its first round."""
+
+    def __init__(self, node: "AggregatorNode") -> None:
+        """Nothing is wanted yet."""
+        self._node = node
+        self.want: Want | None = None
+        self._given = asyncio.Event()
+
+    # Hearing hops
+
+    async def show(self, hop: str, line: Line) -> None:
+        """Have a hop show what it knows, all of it, and take that in."""
+        core_ = self._node.core
+        life, start = core_.life, max(0, core_.log.round - 1)
+        records: list[Record] = []
+        while True:
+            request = services_pb2.ShowRequest(
+                federation_digest=self._node.federation.digest, life=life, start=start + len(records)
+            )
+            what, limit = method("ShufflerService", "Show"), self._node.limits.shown
+            answer = await line.ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
+            shown = read_shown(answer, start)
+            records += shown.records
+            if shown.life != life or not shown.records or start + len(records) >= shown.total:
+                break
+        await self._hear(hop, replace(shown, records=tuple(records)))
+
+    async def _hear(self, hop: str, shown: Shown) -> None:
+        assert len(shown.life) == LIFE_BYTES
+        await self._node.insist(core.HeadIn(hop, shown, self._node.clock()))
+
+    # Getting back what is lost
+
+    def lacking(self) -> list[Want]:
+        """Compare the disk with the round log."""
+        node, log = self._node, self._node.core.log
+        last = log.last
+        if last is None:
+            return []
+        home, schema = node.config.state, node.schema
+        wants = [Want(last.model_after, False, last.model_after, schema, home.model(last.model_after))]
+        if node.optimiser.slots and last.state_after != node.state_at_rest:
+            round_ = max((r.round for r in log.records if r.outcome is Outcome.APPLIED), default=0)
+            state_schema = node.optimiser.state_schema(schema)
+            path = home.moments(last.model_after, round_)
+            wants.append(Want(last.model_after, True, last.state_after, state_schema, path))
+        if node.federation.policy.bound == AUTO and log.before:
+            wants.append(Want(log.before, False, log.before, schema, home.model(log.before)))
+        initial = node.config.initial_model
+        places = [[want.path, *([initial] if initial is not None and not want.state else [])] for want in wants]
+        return [want for want, paths in zip(wants, places, strict=True) if not any(map(want.is_here, paths))]
+
+    async def load(self, found: int) -> None:
+        """Get whatever is missing, and go on."""
+        node = self._node
+        if found:
+            node.log.warning(
+                f"{found} records were missing here and came from the hops: this aggregator was emptied, or restored "
+                "from an old copy"
+            )
+        for want in await node.work(self.lacking):
+            await self._get(want)
+        self.want = None
+        await node.loaded()
+
+    async def _get(self, want: Want) -> None:
+        node = self._node
+        self.want, self._given = want, asyncio.Event()
+        wanted = services_pb2.Wanted(model_digest=want.model, state=want.state)
+        await node.tell(services_pb2.Announcement(wanted=wanted))
+        while not self._given.is_set():
+            node.log.warning(self.waits_for)
+            try:
+                async with asyncio.timeout(SAY_S):
+                    await self._given.wait()
+            except TimeoutError:
+                continue
+        node.log.info("a silo gave back what was lost", file=want.path.name)
+
+    @property
+    def waits_for(self) -> str:
+        """What nobody has brought yet, and what to do."""
+        if self.want is None:
+            return ""
+        what = "the server's state beside model" if self.want.state else "model"
+        return (
+            f"{what} {self.want.model.hex()[:16]} is on record and not on this disk: waiting for a silo that has it; "
+            f'put {self.want.path.name} back, or see "An aggregator that was restored" in docs/operations.md'
+        )
+
+    async def take(self, call: Call) -> None:
+        """Take in what a silo gives, if it is wanted and is what is on record."""
+        node, data = self._node, bytearray()
+        want: Want | None = None
+        async for part in _parts(call, node.limits.part):
+            if want is None:
+                what = (digest_field(part.what.model_digest, "the model digest"), part.what.state)
+                want = self.want
+                if want is None or what != (want.model, want.state):
+                    raise PeerFault(Reason.WRONG_MODEL, "that is not wanted, or not any more", peer=call.peer)
+            elif part.HasField("what"):
+                raise PeerFault(Reason.WRONG_SEQUENCE, "a model that begins twice", peer=call.peer)
+            data += part.data
+            if len(data) > want.most:
+                raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {want.most} bytes", peer=call.peer)
+        if want is None:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "a model that never began", peer=call.peer)
+        await node.work(want.check, bytes(data))
+        await node.durably(write_atomically, want.path, bytes(data))
+        if self.want is want:
+            self._given.set()
+
+
+async def _parts(call: Call, limit: int) -> AsyncIterator[services_pb2.GivenPart]:
+    kind = services_pb2.GivenPart
+    while (raw := await call.next(kind.DESCRIPTOR.full_name, limit, FRAME_S)) is not None:
+        yield parse(kind, raw, call.peer)

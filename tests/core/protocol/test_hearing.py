@@ -1,0 +1,285 @@
+"""Protocol section 6: an aggregator signs nothing before hops have shown it what they know."""
+
+from dataclasses import replace
+
+import pytest
+from tests.core.protocol.federations import AGGREGATOR, counted, federation, identity, past, recorded
+from tests.core.protocol.nets import Net
+from tests.core.protocol.test_aggregator import Node
+
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.protocol import shuffler
+from silomix.runtime.core.protocol.aggregator import (
+    Aggregator,
+    Awake,
+    HeadIn,
+    HopReleased,
+    Lived,
+    Load,
+    Phase,
+    Recorded,
+    Tick,
+)
+from silomix.runtime.core.protocol.hearing import HEAR_S, life_after
+from silomix.runtime.core.protocol.machine import IGNORES, Remember
+from silomix.runtime.core.protocol.roundlog import Outcome, RoundLog, check_countersigned
+
+FOUR = federation(4, 4, minimum_hops=3)
+
+
+def outcomes(net: Net) -> list[Outcome]:
+    return [record.outcome for record in net.core.log.records]
+
+
+def forks(net: Net) -> int:
+    hops, silos = net.hops.values(), net.silos.values()
+    return sum(len(hop.core.forks) for hop in hops) + sum(len(silo.core.forks) for silo in silos)
+
+
+def awake(node: Node) -> None:
+    node.feed(Awake(0.0))
+    assert node.core.phase is Phase.HEARING
+
+
+# What is lost comes back
+
+
+def test_an_emptied_aggregator_takes_the_history_from_its_hops_and_goes_on() -> None:
+    net = Net(rounds=3)
+    for _ in range(2):
+        net.submit()
+    before = net.core.log.head
+    assert outcomes(net) == [Outcome.GENESIS, Outcome.APPLIED, Outcome.APPLIED]
+    net.aggregator.restored()
+    assert net.core.log.round == 0
+    net.settle()
+    assert net.core.log.head == before
+    for record in net.core.log.records:
+        check_countersigned(record, net.f)
+    assert (net.core.round, net.core.phase) == (3, Phase.COLLECTING)  # in one step, whatever it lacked
+    net.submit()
+    assert outcomes(net)[1:] == [Outcome.APPLIED] * 3
+    assert forks(net) == 0
+    transcript, body = net.aggregator.sums[3, net.core.log.records[3].attempts[-1].attempt]
+    assert net.digits(transcript, body.copy()) == net.once(*range(5))
+
+
+def test_an_old_copy_of_any_age_makes_no_fork_and_no_second_cohort() -> None:
+    """Taken after each of its writes, and put back in the middle of a release that hop 1 has shown its pad for."""
+    whole = Net(silos=4, hops=2, rounds=2)
+    whole.submit()
+    whole.submit(until=Phase.REVEALING)
+    for facts in range(len(whole.aggregator.journal) + 1):
+        net = Net(silos=4, hops=2, rounds=2)
+        net.submit()
+        net.submit("silo-1", "silo-2", "silo-3")
+        net.wait(60)
+        net.settle(Phase.REVEALING)
+        if net.core.phase is Phase.REVEALING:
+            net.settle()
+        net.aggregator.restored(facts)
+        net.settle()
+        assert forks(net) == 0, facts
+        for cohorts in net.shown.values():
+            assert len(cohorts) == 1
+        assert net.core.phase in (Phase.COLLECTING, Phase.FINISHED), facts
+
+
+def test_a_hop_tells_for_whom_it_has_released_the_model_with_the_proof() -> None:
+    net = Net(silos=5, hops=3, rounds=1)
+    net.submit("silo-1", "silo-2", "silo-3", "silo-4")
+    for hop in ("hop-1", "hop-3"):
+        net.hops[hop].core.TABLE = {state: {**row, shuffler.RevealIn: IGNORES} for state, row in shuffler.TABLE.items()}
+    net.aggregator.refused = lambda *_: None  # type: ignore[method-assign]
+    net.aggregator.shown = lambda *_: None  # type: ignore[method-assign]
+    net.wait(60)
+    assert net.core.phase is Phase.REVEALING
+    assert [bool(hop.core.released) for hop in net.hops.values()] == [False, True, False]
+    bound = net.core.bound
+    assert len(bound) == 4
+    net.aggregator.restored()
+    net.settle()
+    assert str(net.core.phase) == "collecting"
+    assert net.core.bound == net.manifest.bound_to == bound
+    assert net.manifest.attempt > 1  # silos have joined the first
+    assert forks(net) == 0
+
+
+# Nothing is signed before that
+
+
+def test_fewer_hops_than_a_chain_needs_are_not_enough_and_the_others_have_some_time() -> None:
+    node = Node(FOUR)
+    awake(node)
+    for hop in ("hop-1", "hop-3"):
+        assert node.feed(HeadIn(hop, node.shown(), 1.0)) == []
+        assert node.core.wake_at() is None
+    assert node.feed(HeadIn("hop-4", node.shown(), 1.0)) == []
+    assert node.core.wake_at() == 1.0 + HEAR_S
+    assert node.feed(Tick(HEAR_S)) == []
+    assert node.feed(Tick(1.0 + HEAR_S)) == [Load(0)]
+    assert not node.of(Recorded)
+
+
+def test_all_hops_at_once_need_no_patience() -> None:
+    node = Node(FOUR)
+    awake(node)
+    for hop in ("hop-1", "hop-2", "hop-3"):
+        assert node.feed(HeadIn(hop, node.shown(), 1.0)) == []
+    assert node.feed(HeadIn("hop-4", node.shown(), 1.0)) == [Load(0)]
+
+
+def test_a_record_that_one_hop_has_countersigned_is_gone_on_with() -> None:
+    """It counts with nobody yet, and another of the same round would be a fork."""
+    node = Node()
+    log = past(node.f, 1)
+    pending = recorded(log)
+    awake(node)
+    assert node.feed(HeadIn("hop-1", node.shown([*log.records, pending], last_released=1), 0.0)) == []
+    effects = node.feed(HeadIn("hop-2", node.shown(log.records), 0.0))
+    assert [e.fact.record.round for e in effects if isinstance(e, Remember) and isinstance(e.fact, Recorded)] == [
+        0,
+        1,
+        2,
+    ]
+    assert Remember(HopReleased("hop-1", 1)) in effects
+    assert effects[-1] == Load(3)
+    assert node.core.log.head == pending.digest
+    assert not node.core.counts
+
+
+def test_countersignatures_of_all_hops_are_put_together() -> None:
+    node = Node()
+    first = past(node.f).records[0]
+    awake(node)
+    for hop in node.f.chain:
+        node.feed(HeadIn(hop, node.shown([counted(first, node.f, (hop,))]), 0.0))
+    assert node.core.counts
+
+
+def test_two_records_of_one_round_stop_it() -> None:
+    node = Node()
+    log = past(node.f)
+    one = recorded(log)
+    other = replace(one, previous=bytes(32)).signed(identity(AGGREGATOR))
+    awake(node)
+    node.feed(HeadIn("hop-1", node.shown([*log.records, one]), 0.0))
+    with pytest.raises(LocalFault) as caught:
+        node.feed(HeadIn("hop-2", node.shown([*log.records, other]), 0.0))
+    assert caught.value.reason is Reason.FORKED
+    assert "docs/operations.md" in str(caught.value)
+    assert node.core.phase is Phase.HEARING
+
+
+def test_of_two_records_the_one_that_counts_is_the_history() -> None:
+    node = Node(FOUR)
+    log = past(FOUR)
+    one = counted(recorded(log), FOUR, ("hop-1", "hop-2", "hop-3"))
+    other = replace(one, previous=bytes(32), countersignatures=()).signed(identity(AGGREGATOR))
+    awake(node)
+    for hop in ("hop-1", "hop-2", "hop-3"):
+        node.feed(HeadIn(hop, node.shown([*log.records, one]), 0.0))
+    assert node.feed(HeadIn("hop-4", node.shown([*log.records, other]), 0.0))[-1] == Load(2)
+    assert node.core.log.head == one.digest
+
+
+def test_what_a_hop_makes_up_is_not_believed() -> None:
+    node = Node()
+    log = past(node.f, 1)
+    awake(node)
+    forged = replace(log.records[1], signature=bytes(64))
+    for shown, reason in (
+        (node.shown([log.records[0], forged]), Reason.BAD_SIGNATURE),
+        (node.shown([log.records[1]]), Reason.WRONG_HEAD),
+    ):
+        with pytest.raises(PeerFault) as caught:
+            node.feed(HeadIn("hop-1", shown, 0.0))
+        assert caught.value.reason is reason
+        assert not node.core.heard
+
+
+def test_a_hop_that_comes_late_with_more_than_was_heard_stops_it() -> None:
+    node = Node(FOUR)
+    node.start()
+    node.run_round()
+    ahead = [node.core.log.records[-1], recorded(RoundLog(FOUR, node.core.log.records))]
+    with pytest.raises(LocalFault) as caught:
+        node.feed(HeadIn("hop-4", node.shown(ahead), 0.0))
+    assert "start this aggregator again" in str(caught.value)
+
+
+# Lives
+
+
+def test_each_start_has_a_higher_number() -> None:
+    node = Node()
+    awake(node)
+    first = node.core.life
+    node.restart()
+    awake(node)
+    assert node.core.life > first
+    assert [fact.life for fact in node.of(Lived)] == [first, node.core.life]
+
+
+def test_a_restored_aggregator_goes_above_the_number_that_hops_know() -> None:
+    node = Node()
+    awake(node)
+    later = life_after(41, bytes)
+    effects = node.feed(HeadIn("hop-1", node.shown(life=later), 0.0))
+    assert node.core.life > later
+    assert not node.core.heard
+    assert len(effects) == 2
+
+
+def test_a_hop_takes_nothing_from_a_process_that_another_came_after() -> None:
+    net = Net(silos=4, hops=2, rounds=1)
+    old, new = net.core.life, life_after(9, net.rng)
+    hop = net.hops["hop-1"]
+    hop.step(shuffler.Show(net.f.digest, new, 0))
+    head = net.core.log.last
+    assert head is not None
+    asked = shuffler.Prepare(net.f.digest, 1, 2, net.f.silo_names, 0, head.digest, 0.0, old)
+    for event in (
+        asked,
+        shuffler.Open(net.manifest, head, 0.0, old),
+        shuffler.ReadyIn(bytes(32), (), old),
+        shuffler.RevealIn(bytes(32), (), old),
+        shuffler.RecordIn(replace(head, countersignatures=()), old),
+    ):
+        with pytest.raises(PeerFault) as caught:
+            hop.step(event)
+        assert caught.value.reason is Reason.SUPERSEDED
+    hop.step(shuffler.RecordIn(head, old))  # it counts, and is true whoever brings it
+    hop.restart()  # it is on its disk
+    with pytest.raises(PeerFault):
+        hop.step(asked)
+    assert hop.step(replace(asked, life=new))
+
+
+def test_of_two_processes_with_one_identity_the_first_ends_and_there_is_one_sum() -> None:
+    net = Net(silos=4, hops=2, rounds=1)
+    m = net.manifest
+    second = Aggregator(net.f, identity(AGGREGATOR), net.rng)
+    second.step(Awake(0.0))
+    for name, hop in net.hops.items():
+        answer = hop.step(shuffler.Show(net.f.digest, second.life, 0))[-1]
+        assert isinstance(answer, shuffler.Shows)
+        second.step(HeadIn(name, answer.shown, 0.0))
+    # Its number is no higher than the first one's: it goes above it, and is heard.
+    for name, hop in net.hops.items():
+        answer = hop.step(shuffler.Show(net.f.digest, second.life, 0))[-1]
+        assert isinstance(answer, shuffler.Shows)
+        second.step(HeadIn(name, answer.shown, 0.0))
+    assert second.phase is Phase.LOADING
+    assert second.log.head == net.core.log.head
+    net.submit()  # bodies still come to hop 1, and the padded sum to the first process
+    assert net.core.phase is Phase.READY
+    assert Reason.SUPERSEDED in net.refusals  # no hop signs for it
+    answer = net.hops["hop-1"].step(shuffler.Show(net.f.digest, net.core.life, 0))[-1]
+    assert isinstance(answer, shuffler.Shows)
+    with pytest.raises(LocalFault) as caught:
+        net.core.step(HeadIn("hop-1", answer.shown, 0.0))
+    assert caught.value.reason is Reason.SUPERSEDED
+    assert "run one process" in str(caught.value)
+    assert not any(hop.core.released for hop in net.hops.values())
+    assert m.digest == net.manifest.digest

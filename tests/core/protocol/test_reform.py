@@ -1,0 +1,289 @@
+"""Protocol sections 5 and 6: a chain is formed again without hops that are lost, within what the policy allows."""
+
+from typing import Any
+
+import pytest
+from tests.core.protocol.federations import AGGREGATOR, federation, identity
+from tests.core.protocol.nets import Net
+from tests.core.protocol.test_aggregator import Node, given_up
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol import aggregator as aggregating
+from silomix.runtime.core.protocol import shuffler, silo
+from silomix.runtime.core.protocol.aggregator import (
+    AskKeys,
+    AskStore,
+    HopBack,
+    HopGone,
+    HopLost,
+    OpenAt,
+    OpenedAt,
+    Phase,
+    Tick,
+)
+from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, check_record
+from silomix.runtime.core.protocol.rules import check_manifest
+
+FOUR: dict[str, Any] = {"hops": 4, "minimum_hops": 3}
+F = federation(4, 4, minimum_hops=3)
+ALL = F.chain
+REST = ("hop-1", "hop-2", "hop-4")
+
+
+def gone(net: Net, name: str) -> None:
+    """Lose a hop, and have the aggregator hear that it is."""
+    net.hops[name].up = False
+    present = tuple(net.f.silo_names)
+    net.call(net.aggregator, net.aggregator, HopGone(name, "it does not answer", net.now, present))
+    net.settle()
+
+
+def outcomes(net: Net) -> list[Outcome]:
+    return [record.outcome for record in net.core.log.records[1:]]
+
+
+# Whole federations
+
+
+def test_a_hop_that_is_lost_costs_one_round_at_most() -> None:
+    net = Net(silos=4, rounds=3, **FOUR)
+    net.submit()
+    assert net.manifest.chain == ALL
+    gone(net, "hop-3")  # the next round is open by now, and over it
+    assert outcomes(net) == [Outcome.APPLIED, Outcome.ABANDONED]
+    assert net.manifest.chain == REST
+    net.submit()
+    assert outcomes(net) == [Outcome.APPLIED, Outcome.ABANDONED, Outcome.APPLIED]
+    assert net.core.phase is Phase.FINISHED
+
+
+@pytest.mark.parametrize("lost", ALL)
+def test_any_one_hop_of_four_can_be_lost_while_keys_are_made(lost: str) -> None:
+    node = Node(F)
+    node.start()
+    others = tuple(hop for hop in ALL if hop != lost)
+    for hop in others:
+        assert node.feed(node.keys(hop)) == []
+    effects = node.feed(HopGone(lost, "it does not answer", 1.0))
+    (opens,) = [effect for effect in effects if isinstance(effect, OpenAt)]
+    assert opens.manifest.chain == others
+    assert (opens.manifest.round, opens.manifest.attempt) == (1, 1)
+    check_manifest(opens.manifest, F)
+    assert not given_up(effects)
+
+
+def test_the_hop_rejoins_by_itself() -> None:
+    net = Net(silos=4, rounds=3, **FOUR)
+    gone(net, "hop-1")
+    assert net.manifest.chain == ALL[1:]
+    net.hops["hop-1"].up = True
+    net.call(net.aggregator, net.aggregator, HopBack("hop-1", net.now))
+    net.submit()
+    assert net.manifest.chain == ALL
+    net.submit()
+    assert outcomes(net) == [Outcome.ABANDONED, Outcome.APPLIED, Outcome.APPLIED]
+    assert net.hops["hop-1"].core.log.head == net.core.log.head
+
+
+def test_silos_join_no_other_chain_in_the_same_round_unless_the_lost_hop_has_fenced() -> None:
+    net = Net(silos=4, rounds=2, **FOUR)
+    m = net.manifest
+    one = net.silos["silo-1"]
+    one.step(silo.Announced(m))
+    node = Node(F)
+    node.start()
+    other = _manifest_over(node, REST, attempt=2)
+    with pytest.raises(PeerFault) as caught:
+        one.core._check_fences(other, one.core.joined[1])
+    assert caught.value.reason is Reason.FENCE_MISSING
+
+
+def _manifest_over(node: Node, chain: tuple[str, ...], attempt: int) -> Any:
+    for _ in range(attempt - 1):
+        node.feed(Tick(1e6 * attempt))
+    for hop in chain:
+        node.feed(node.keys(hop))
+    effects = node.feed(HopGone(next(hop for hop in ALL if hop not in chain), "lost", 1.0))
+    return next(effect.manifest for effect in effects if isinstance(effect, OpenAt))
+
+
+# What was released holds over every chain
+
+
+def test_a_release_that_waits_for_a_lost_hop_is_begun_anew_for_the_same_silos_over_the_others() -> None:
+    net = _revealing()
+    lost, bound = "hop-4", net.core.bound
+    assert len(bound) == 4
+    gone(net, lost)
+    assert outcomes(net) == [Outcome.ABANDONED]
+    record = net.core.log.last
+    assert record is not None
+    check_record(record, net.f)
+    assert record.attempts[-1].silos == bound  # on record, for everybody
+    assert net.manifest.chain == ALL[:3]
+    assert net.manifest.bound_to == bound
+    net.submit(*bound)
+    assert outcomes(net) == [Outcome.ABANDONED, Outcome.APPLIED]
+    last = net.core.log.last
+    assert last is not None
+    assert last.silos == bound
+    assert all(len(cohorts) == 1 for cohorts in net.shown.values())
+
+
+def _revealing() -> Net:
+    """A federation in which three hops have shown their pads, and the fourth is cut off before it is asked."""
+    net = Net(silos=5, rounds=2, **FOUR)
+    lost = net.hops["hop-4"]
+    reveal = lost.step
+
+    def step(event: shuffler.Event, body: Any = None) -> list[shuffler.Effect]:
+        if isinstance(event, shuffler.RevealIn):
+            lost.up = False
+            raise PeerFault(Reason.BUSY, "cut off")
+        return reveal(event, body)
+
+    lost.step = step  # type: ignore[method-assign]
+    net.submit("silo-1", "silo-2", "silo-3", "silo-4")
+    net.wait(60)
+    assert net.core.phase is Phase.REVEALING
+    return net
+
+
+def test_it_waits_for_the_hop_while_one_of_the_silos_is_away() -> None:
+    """Were it given up, the pad that is missing would go, and with it the sum that can still be had."""
+    net = _revealing()
+    away = tuple(name for name in net.f.silo_names if name != net.core.bound[0])
+    net.aggregator.step(HopGone("hop-4", "it does not answer", net.now, away))
+    assert net.core.phase is Phase.REVEALING
+    assert net.core.unrevealed == ("hop-4",)
+
+
+def test_a_hop_that_has_released_refuses_another_cohort_over_another_chain() -> None:
+    net = _revealing()
+    bound = net.core.bound
+    net.core._sealed.clear()  # an aggregator that tells nobody
+    gone(net, "hop-4")
+    first = net.hops["hop-1"]
+    assert net.manifest.bound_to == ()
+    assert first.core._bound_to(net.manifest) == bound
+    with pytest.raises(PeerFault) as caught:
+        first.core._check_cohort_has("silo-5")
+    assert caught.value.reason is Reason.ALREADY_RELEASED
+
+
+# The machine
+
+
+def test_without_hops_to_spare_everybody_waits_and_no_attempt_is_used_up() -> None:
+    node = Node()
+    node.start()
+    node.feed(node.keys("hop-1"))
+    assert node.feed(HopGone("hop-2", "it does not answer", 1.0)) == []
+    assert node.feed(Tick(1e6)) == []
+    assert (node.core.phase, node.core.attempt, node.core.wake_at()) == (Phase.PREPARING, 1, None)
+    assert node.feed(HopBack("hop-2", 2e6)) == []
+    assert node.core.wake_at() == 2e6 + node.f.policy.release_s
+    assert any(isinstance(effect, OpenAt) for effect in node.feed(node.keys("hop-2", now=2e6)))
+    assert node.core.attempt == 1
+
+
+def test_an_attempt_that_is_open_goes_on_without_hops_to_spare() -> None:
+    """The hop may be back before the deadline, with the attempt as it was."""
+    node = Node()
+    node.start()
+    node.announce()
+    assert node.feed(HopGone("hop-2", "it does not answer", 1.0)) == []
+    assert node.core.phase is Phase.COLLECTING
+    assert "hop-2" in node.core.trouble
+
+
+def test_a_second_lost_hop_is_one_too_many() -> None:
+    node = Node(F)
+    node.start()
+    for hop in ("hop-1", "hop-2"):
+        node.feed(node.keys(hop))
+    node.feed(HopGone("hop-3", "lost", 1.0))
+    assert node.feed(HopGone("hop-4", "lost", 1.0)) == []
+    assert node.core.available == ALL
+    assert node.core.phase is Phase.PREPARING
+
+
+def test_a_hop_that_is_back_stands_in_for_one_that_was_lost_meanwhile() -> None:
+    node = Node(F)
+    node.feed(HopGone("hop-3", "lost", 0.0))
+    node.start()
+    assert node.core.chain == REST
+    for hop in ("hop-2", "hop-4"):
+        node.feed(node.keys(hop))
+    assert node.feed(HopGone("hop-1", "lost", 2e6)) == []
+    assert node.feed(Tick(3e6)) == []
+    assert node.core.wake_at() is None
+    (ask,) = node.feed(HopBack("hop-3", 3e6))
+    assert isinstance(ask, AskKeys)
+    assert ask.chain == ALL[1:]
+
+
+def test_a_hop_that_refuses_is_left_out_when_its_time_is_up() -> None:
+    node = Node(F)
+    node.start()
+    for hop in REST:
+        node.feed(node.keys(hop))
+    assert node.feed(Tick(F.policy.release_s - 1.0)) == []
+    effects = node.feed(Tick(F.policy.release_s))
+    (opens,) = [effect for effect in effects if isinstance(effect, OpenAt)]
+    assert opens.manifest.chain == REST
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_hop_that_is_lost_in_an_attempt_ends_the_round_and_not_the_federation(opened: bool) -> None:
+    node = Node(F)
+    node.start()
+    m = node.announce() if opened else node.propose()
+    if not opened:
+        node.feed(OpenedAt("hop-4", m.digest, 0.0))
+    effects = node.feed(HopGone("hop-2", "it does not answer", 1.0))
+    (up,) = given_up(effects)
+    assert up.abandoned
+    assert "hop-2: it does not answer" in up.why
+    (ask,) = [effect for effect in effects if isinstance(effect, AskStore)]
+    assert ask.hops == ALL  # also to the lost one, when it is back
+    (keys,) = [effect for effect in node.store(1.0) if isinstance(effect, AskKeys)]
+    assert keys.chain == ("hop-1", "hop-3", "hop-4")
+    assert (keys.round, keys.attempt) == (2, 1)
+
+
+def test_a_hop_that_was_merely_started_again_uses_up_no_attempt() -> None:
+    node = Node(federation(attempts=2))
+    node.start()
+    for expected in range(1, 6):
+        m = node.announce()
+        assert m.attempt == expected
+        effects = node.feed(HopLost("hop-2", m.digest, "it was started again", 1.0, restarted=True))
+        assert not given_up(effects)[0].abandoned
+    for last in (False, True):
+        m = node.announce()
+        effects = node.feed(HopLost("hop-1", m.digest, "it gave up", 1.0))
+        assert given_up(effects)[0].abandoned is last
+    assert MOST_ATTEMPTS > 7
+
+
+def test_a_hop_that_released_the_model_for_others_unheard_stands_aside_until_the_next() -> None:
+    """It was away when this aggregator began after losing its disk; the others have gone on meanwhile."""
+    net = _revealing()
+    told = net.hops["hop-1"].step(shuffler.Show(net.f.digest, net.core.life, 0))[-1]
+    assert isinstance(told, shuffler.Shows)
+    assert told.shown.told
+    second = aggregating.Aggregator(net.f, identity(AGGREGATOR), net.rng)
+    second.step(aggregating.Awake(0.0))
+    for name in ALL[1:]:
+        shown = net.hops[name].core.step(shuffler.Show(net.f.digest, second.life, 0))[-1]
+        assert isinstance(shown, shuffler.Shows)
+        blank = type(shown.shown)(second.life, shown.shown.total, 0, shown.shown.records, 0, 0, ())
+        second.step(aggregating.HeadIn(name, blank, 0.0))
+    second.step(Tick(1e3))
+    last = second.log.last
+    assert last is not None
+    second.model = last.model_after
+    late = type(told.shown)(second.life, told.shown.total, 0, told.shown.records, 1, 1, told.shown.told)
+    second.step(aggregating.HeadIn("hop-1", late, 0.0))
+    assert second.available == ALL[1:]
