@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -390,6 +390,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def listening(self) -> tuple[str, ...]:
         """The silos that wait for announcements here."""
         return tuple(self.present)
+
+    @property
+    def counted(self) -> Sequence[Record]:
+        """The records of the round log that are known to count."""
+        records = self.core.log.records
+        return records if self.core.counts else records[:-1]
 
     async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
         """Tell the machine that another epoch counts here."""

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +23,7 @@ from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.machine import Machine, Remember
+from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.net.calls import Callers, Context
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.lines import Line
@@ -138,6 +139,10 @@ class Node:
 
     async def _work_to_the_end(self) -> None:
         await self.succession.look()
+        ready = self.succession.ready
+        if ready and any(record.next == ready for record in self.counted):
+            self.switch(ready)  # it was killed before it had written down that it goes on there
+            return
         await self.main()
         self.stopping.set()
 
@@ -158,6 +163,11 @@ class Node:
     @property
     def listening(self) -> tuple[str, ...]:
         """The silos that wait for announcements here: the aggregator's."""
+        return ()
+
+    @property
+    def counted(self) -> Sequence[Record]:
+        """The records of the round log that are known to count; overridden by each role."""
         return ()
 
     async def epochs_in(self, epochs: Epochs, following: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -198,11 +198,15 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
         try:
-            if self.core.counts and self.core.log.records:  # it was killed before it went on in the next epoch
-                self.switch(self.core.log.epoch)
             await self.keep_time(core.Tick, lambda: False)
         finally:
             await server.stop(self.grace_s)
+
+    @property
+    def counted(self) -> Sequence[Record]:
+        """The records of the round log that are known to count."""
+        records = self.core.log.records
+        return records if self.core.counts else records[:-1]
 
     async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
         """Tell the machine that another epoch counts here."""

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -90,8 +90,6 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Watch the aggregator until the federation is done; come back whenever the line breaks."""
         aggregator = self.federation.aggregator.name
         log = self.log.bind(peer=aggregator)
-        if self.core.log.records:
-            self.switch(self.core.log.epoch)  # it was killed before it went on in the next epoch
         wake = asyncio.Event()
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
         async for attempt in backoff(wake=wake):
@@ -211,6 +209,11 @@ class SiloNode(Driver[core.Event, core.Effect]):
     def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""
         write_silo(self.journal, fact)
+
+    @property
+    def counted(self) -> Sequence[Record]:
+        """The records of the round log, all of which count."""
+        return self.core.log.records
 
     async def epochs_in(self, epochs: Epochs, following: bytes) -> None:
         """Tell the machine that another epoch counts here."""

@@ -79,9 +79,9 @@ from silomix.runtime.core.protocol.rules import (
     invited,
 )
 
-PATIENCE_S, PATIENCE_ROUNDS = 180.0, 3
-"""For how long, and for how many applied rounds, a hop goes on in an epoch whose successor counts: the word takes time
-to get round. An aggregator that goes on for longer withholds the new epoch, or a hop's owner has not accepted it."""
+PATIENCE_S, PATIENCE_ROUNDS = 7 * 86_400.0, 3
+"""For how long, and for how many applied rounds, a hop goes on in an epoch whose successor counts: owners of other hops
+take their time. An aggregator that goes on for longer withholds the new epoch, and whoever it removes stays in."""
 UNFIT_ROUNDS = 10
 """Rounds that a silo sits out that was shown to have sealed garbage, this one included."""
 

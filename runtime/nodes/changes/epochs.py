@@ -39,8 +39,8 @@ MOST_PROPOSALS = 8
 """Files that a node keeps as candidates for the next epoch. One that counts is always taken in."""
 SEEN = 64
 """Files of peers that a node knows to have looked at already."""
-PATIENCE_S = 60.0
-"""Time that an aggregator gives silos to be ready for an epoch for which all hops are."""
+PATIENCE_S = 86_400.0
+"""Time that an aggregator gives silos' owners to accept an epoch for which all hops are ready: a day."""
 
 
 class Succession:
@@ -255,7 +255,8 @@ class Succession:
         if len(hops) < old.chain_rule.minimum or not {hop for hop in old.chain if hop in new.chain} <= ready:
             return
         waiting = set(node.listening) & set(new.silo_names) - ready
-        if waiting and node.clock() - self._since < PATIENCE_S:
+        here = set(node.listening) & ready | {m.name for m in new.silos if m.name not in old.members}
+        if waiting and (node.clock() - self._since < PATIENCE_S or len(here) < new.minimum_cohort):
             return
         self._named = True
         node.log.info(f"the next record names epoch {new.epoch}", digest=new.digest.hex()[:SHOWN])

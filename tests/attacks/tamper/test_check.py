@@ -112,6 +112,18 @@ def test_a_sum_that_was_altered_is_never_readable_and_the_model_stays_free() -> 
     assert ring.finished.barred == ("shuffler-2",)
 
 
+def test_the_next_round_runs_without_a_hop_that_was_named() -> None:
+    """Where the pool has hops to spare: the round ends, since that hop has a part in it, and the next one goes on."""
+    f = federation(3, 4, minimum_hops=3, rounds=2)
+    ring = Ring({"shuffler-2": FlipsResidue("shuffler-2", Random(0))}, f=f).run()
+    first, second = ring.lead.core.log.records[1:]
+    assert (first.outcome, second.outcome) == (Outcome.ABANDONED, Outcome.APPLIED)
+    assert [one.culprit for one in first.attempts] == ["shuffler-2"]
+    assert second.attempts[-1].chain == ("shuffler-1", "shuffler-3", "shuffler-4")
+    assert ring.finished is not None
+    assert not ring.finished.barred
+
+
 def test_a_silo_that_lied_sits_out_and_the_others_go_on() -> None:
     for which, liar in (("silo-lies-about-a-mask", "silo-2"), ("silo-lies-about-its-body", "silo-2")):
         ring = named(which)
