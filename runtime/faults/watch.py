@@ -40,8 +40,8 @@ class Watcher:
         """By model: the cohorts whose sum can be read."""
         self.regained = 0
         """Models that an aggregator got back from a silo."""
-        self.applied: dict[int, bytes] = {}
-        """By round: the release that was applied."""
+        self.applied: dict[int, tuple[str, ...]] = {}
+        """By round: the silos of the sum that was applied. Should it be lost before the record, the same send again."""
         self.counted: dict[int, bytes] = {}
         """By round: the record that counts."""
         self._shown: dict[bytes, set[str]] = {}
@@ -232,8 +232,8 @@ class Watcher:
             self.expect(digits[:2] == expected[:2], f"{name} is in round {m.round} with another model's integers")
         self.expect(max(total) < 4 ** len(self.scene.federation.silos), f"the sum of round {m.round} is {total}")
         if LEAD not in self.tainted and not self.scene.shape.lies:
-            known = self.applied.setdefault(m.round, transcript.ready.digest)
-            self.expect(known == transcript.ready.digest, f"round {m.round} was applied twice, with two sums")
+            known = self.applied.setdefault(m.round, transcript.cohort.silos)
+            self.expect(known == transcript.cohort.silos, f"round {m.round} was applied twice, with two sums")
 
     # The end
 

@@ -527,14 +527,14 @@ def test_a_hop_passes_no_gap_on(tmp_path: Path) -> None:
 # --- hops and aggregators that go and come ----------------------------------------------------------------------------
 
 
-def test_a_hop_that_is_not_there_is_named_and_the_first_record_waits_for_it(tmp_path: Path) -> None:
+def test_a_hop_that_is_not_there_is_named_and_nothing_is_signed_before_it_is_heard(tmp_path: Path) -> None:
     federation = make(tmp_path / "f", 4, 2, release_s=1)
 
     async def go() -> None:
         async with InProcess(tmp_path / "f", without=("shuffler-2",)) as running:
             await until(lambda: running.aggregator.core.trouble, "a hop is in trouble")
-            await until(lambda: running.aggregator.hop_states.get("shuffler-1"), "the other has stored it")
-            assert running.aggregator.core.phase == "recording"
+            await until(lambda: running.aggregator.hop_states.get("shuffler-1"), "the other was heard")
+            assert running.aggregator.core.phase == "hearing"
             hops = {hop.name: (hop.state, hop.trouble) for hop in running.aggregator.status().hops}
             assert hops["shuffler-1"] == ("ready", "")
             assert hops["shuffler-2"] == ("unreachable", "not reachable (unavailable)")

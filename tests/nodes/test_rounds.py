@@ -153,6 +153,7 @@ def test_the_aggregator_sees_one_vector_a_round_and_of_silos_their_presence(tmp_
         asked = {"WatchRequest": 1, "GetModelRequest": 1, "GetSumRequest": 2}
         assert kinds[silo] - Counter(ConfirmRequest=2) == asked  # the last word may come after the end
     answers = {"PrepareResponse": 2, "OpenResponse": 2, "AgreeResponse": 2, "RevealResponse": 2, "StoreResponse": 3}
+    answers["ShowResponse"] = 1
     assert kinds["shuffler-1"] == answers
     assert kinds["shuffler-2"] == answers | {
         "RelayFrame.open": 2,

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,16 @@ def test_the_edges_of_three_silos_and_two_hops_by_name() -> None:
     assert dialled_by("silo-01", found) == ("aggregator", "shuffler-1")
     assert diallers_of("silo-01", found) == ()
     assert len(edges(found)) == len({(edge.source, edge.target) for edge in edges(found)})
+
+
+def test_where_a_hop_may_be_missing_its_neighbours_dial_past_it() -> None:
+    whole = source(3, 4).federation
+    found = replace(whole, policy=replace(whole.policy, minimum_hops=3))
+    assert dialled_by("shuffler-1", found) == ("shuffler-2", "shuffler-3")
+    assert dialled_by("shuffler-3", found) == ("shuffler-4", "aggregator")
+    assert dialled_by("shuffler-4", found) == ("aggregator",)
+    assert dialled_by("silo-01", found) == ("aggregator", "shuffler-1", "shuffler-2")
+    assert dialled_by("aggregator", found) == whole.chain
 
 
 def without_one(rules: Sequence[Document]) -> Iterator[tuple[str, Sequence[Document]]]:

@@ -203,6 +203,8 @@ class Fold:
         if chunk_index in self._seen:
             raise LocalFault(Reason.SHAPE_MISMATCH, f"chunk {chunk_index} was folded already", chunk=chunk_index)
         self._seen.add(chunk_index)
+        if not part.flags.writeable:  # another type to the compiler, which would take seconds for it
+            part = part.copy()
         at, moduli, widths = 0, a.plan.moduli, a.plan.widths
         for p, width, size, block, matrices, sums in zip(
             moduli, widths, sizes, a.blocks, a.chunk(chunk_index), self._sums, strict=True

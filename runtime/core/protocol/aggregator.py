@@ -694,7 +694,10 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         """The hops that a chain can have now: the whole pool, unless the policy allows to go on without the lost."""
         lost = self.gone | {hop for hop, model in self._elsewhere.items() if model == self.model}
         here = tuple(hop for hop in self.federation.chain if hop not in lost)
-        return here if len(here) >= self.federation.chain_rule.minimum else self.federation.chain
+        enough = len(here) >= self.federation.chain_rule.minimum
+        if self.federation.policy.group_size and self.bond is not None:
+            enough = enough and self.bond.chain[0] in here  # nobody else can deal the same groups again
+        return here if enough else self.federation.chain
 
     @property
     def _masked(self) -> bool:
@@ -1008,7 +1011,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if event.hop not in self.chain or event.hop in self.available:
             return []  # it is needed, and waited for
         if self.state is Phase.PREPARING:
-            return self._form(event.now)
+            return self._form(event.now) or self._ask_others(event.now)
         if self.state in (Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY):
             return self._give_up(event.now, over=True)
         if self.state is Phase.REVEALING and event.hop not in self._pads and set(self.bound) <= set(event.present):
@@ -1020,12 +1023,16 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.trouble.pop(event.hop, None)
         if self.state is not Phase.PREPARING:
             return []
-        if event.hop not in self._asked and self.gone & set(self._asked):  # it can stand in for one that is lost
-            self.tried_here -= 1
-            return self._begin(event.now)
         if self._until == inf:
             self._until = event.now + self.federation.policy.release_s
-        return []
+        return self._ask_others(event.now)
+
+    def _ask_others(self, now: float) -> list[Effect]:
+        """Begin anew where a hop that was not asked can stand in for one that is lost: nothing was tried yet."""
+        if not self.gone & set(self._asked) or set(self.available) <= set(self._asked):
+            return []
+        self.tried_here -= 1
+        return self._begin(now)
 
     def missing(self, now: float) -> tuple[str, ...]:
         """The silos that did not come until the deadline, if too few for a sum did: then hop 1 is right to give up."""

@@ -352,6 +352,16 @@ def test_a_mask_folds_without_being_held() -> None:
     assert by_seed.finish(blind) == held.finish(blind)
 
 
+def test_a_chunk_from_a_message_needs_no_other_machine_code() -> None:
+    """Bytes that cannot be written are another type to the compiler."""
+    chosen = fields(503, 509)
+    fold = Fold(bytes(32), chosen, 100, 100)
+    fold.sibling().update_packed(0, np.zeros(sum(chosen.plane_bytes(100)), np.uint8))
+    before = list(fold_module._fold_plane.signatures)  # type: ignore[attr-defined]
+    fold.update_packed(0, np.frombuffer(bytes(sum(chosen.plane_bytes(100))), np.uint8))
+    assert fold_module._fold_plane.signatures == before  # type: ignore[attr-defined]
+
+
 def test_a_packed_chunk_of_another_size_is_refused() -> None:
     chosen = fields(503, 509)
     fold = Fold(bytes(32), chosen, 100, 64)

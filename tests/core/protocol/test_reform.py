@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.core.protocol.federations import AGGREGATOR, federation, identity
+from tests.core.protocol.federations import AGGREGATOR, MODEL, bond, federation, identity
 from tests.core.protocol.nets import Net
 from tests.core.protocol.test_aggregator import Node, given_up
 
@@ -19,6 +19,7 @@ from silomix.runtime.core.protocol.aggregator import (
     OpenAt,
     OpenedAt,
     Phase,
+    Sealed,
     Tick,
 )
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, check_record
@@ -158,6 +159,17 @@ def test_it_waits_for_the_hop_while_one_of_the_silos_is_away() -> None:
     assert net.core.unrevealed == ("hop-4",)
 
 
+@pytest.mark.parametrize("lost", ["hop-1", "hop-2"])
+def test_groups_that_were_signed_for_can_be_dealt_again_by_the_same_hop_alone(lost: str) -> None:
+    node = Node(federation(4, 4, minimum_hops=3, group_size=3))
+    node.start()
+    node.core.model = MODEL
+    node.core.recall(Sealed(1, 1, MODEL, bond(("silo-1", "silo-2", "silo-3"), chain=ALL)))
+    node.feed(HopGone(lost, "it does not answer", 1.0))
+    others = tuple(hop for hop in ALL if hop != lost)
+    assert node.core.available == (ALL if lost == "hop-1" else others)
+
+
 def test_a_hop_that_has_released_refuses_another_cohort_over_another_chain() -> None:
     net = _revealing()
     bound = net.core.bound
@@ -223,6 +235,17 @@ def test_a_hop_that_is_back_stands_in_for_one_that_was_lost_meanwhile() -> None:
     assert ask.chain == ALL[1:]
 
 
+def test_a_hop_that_is_lost_while_keys_are_made_is_replaced_by_one_that_came_back() -> None:
+    node = Node(F)
+    node.feed(HopGone("hop-3", "lost", 0.0))
+    node.start()
+    node.feed(HopBack("hop-3", 1.0))
+    assert node.core.chain == REST  # it is there for the next attempt
+    (ask,) = node.feed(HopGone("hop-1", "lost", 2.0))
+    assert isinstance(ask, AskKeys)
+    assert ask.chain == ALL[1:]
+
+
 def test_a_hop_that_refuses_is_left_out_when_its_time_is_up() -> None:
     node = Node(F)
     node.start()
@@ -250,6 +273,18 @@ def test_a_hop_that_is_lost_in_an_attempt_ends_the_round_and_not_the_federation(
     (keys,) = [effect for effect in node.store(1.0) if isinstance(effect, AskKeys)]
     assert keys.chain == ("hop-1", "hop-3", "hop-4")
     assert (keys.round, keys.attempt) == (2, 1)
+
+
+def test_a_round_that_the_lost_hop_has_passed_goes_on_over_no_other_chain() -> None:
+    """Silos would refuse: the hop may have released, and cannot be asked."""
+    node = Node(F)
+    node.start()
+    m = node.announce()
+    node.feed(HopLost("hop-3", m.digest, "it was started again", 1.0, restarted=True))
+    for hop in REST:
+        assert not given_up(node.feed(node.keys(hop)))
+    (up,) = given_up(node.feed(HopGone("hop-3", "it does not answer", 2.0)))
+    assert (up.round, up.attempt, up.abandoned) == (1, 2, True)
 
 
 def test_a_hop_that_was_merely_started_again_uses_up_no_attempt() -> None:
