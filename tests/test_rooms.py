@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "attacks.errors": ("runtime.core.errors",),
     "attacks.views": ("attacks.errors", "runtime.nodes"),
     "attacks": ("attacks.views", "runtime.local"),
+    "attacks.tamper": ("runtime.local",),
     "attacks.active": ("runtime.local",),
     "attacks.audit": ("attacks", "attacks.active", "models.simulation"),
     "attacks.paper": ("attacks.audit",),
@@ -65,6 +66,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "runtime.dashboard",
         "attacks.active",
         "attacks.paper",
+        "attacks.tamper",
     ),
 }
 PACKAGES = {"runtime", "runtime.core"}

@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from silomix.runtime.cli.attack import attacks
+from silomix.runtime.cli.attack import attacks, drill
 from silomix.runtime.cli.exits import Exit, code_of
-from silomix.runtime.cli.federation import dashboard, look, nodes, owners, render
+from silomix.runtime.cli.federation import dashboard, look, nodes, owners, render, verify
 from silomix.runtime.cli.manual import Catalogue, exit_codes, show_help_if_bare
 from silomix.runtime.cli.measure import bench, chaos, faults, plan
 from silomix.runtime.cli.options import json_flag
 from silomix.runtime.cli.start import data, model, run, simulate
 from silomix.runtime.core.errors import Fault, Reason
 
-FAMILIES = (run, simulate, data, model, owners, nodes, look, dashboard, attacks, render, plan, bench, faults, chaos)
+FAMILIES = (
+    *(run, simulate, data, model, owners, nodes, look, verify, dashboard, attacks, drill, render, plan, bench, faults),
+    chaos,
+)
 
 DESCRIPTION = """\
 silomix averages the models that several silos train, so that the aggregator cannot tell which silo a record came from.

@@ -13,8 +13,8 @@ GROUPS = {
     "start here": ("demo", "run", "simulate", "data", "model"),
     "agree": ("keygen", "assemble", "enrol", "accept", "digest", "rotate"),
     "run nodes": ("init", "aggregator", "shuffler", "silo", "pause", "resume"),
-    "look": ("check", "status", "log", "health", "dashboard"),
-    "attack": ("audit", "attack", "reproduce"),
+    "look": ("check", "status", "log", "verify", "health", "dashboard"),
+    "attack": ("audit", "attack", "drill", "reproduce"),
     "deploy": ("render",),
     "measure": ("plan", "capacity", "bench", "warm", "simulate-faults", "chaos"),
 }

@@ -124,8 +124,8 @@ class Policy:
     level: Annotated[
         Level,
         one_of(Level),
-        "Whom a silo has to trust: every hop (trusted), or one hop that keeps to the protocol (semi-honest). "
-        "Level malicious is not available yet.",
+        "Whom a silo has to trust: every hop (trusted), or one hop that keeps to the protocol (semi-honest). At level "
+        "malicious every sum is checked before it can be read, and whoever tampers with it is named.",
     ] = Level.SEMI_HONEST
     update: Annotated[
         UpdateKind, one_of(UpdateKind), "What a silo sends: the change to the global model, or its trained weights."

@@ -9,6 +9,7 @@ from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.release import Ready, Signatures, Trail
 from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record
+from silomix.runtime.net.check.said import read_bodies, read_check, write_bodies, write_check
 from silomix.runtime.net.limits import RECORDS_BYTES
 from silomix.runtime.net.wire import (
     digest_field,
@@ -86,6 +87,8 @@ def write_record(r: Record) -> history_pb2.Record:
                 agreed=one.agreed,
                 silos=one.silos,
                 signatures=write_signatures(one.signatures),
+                culprit=one.culprit,
+                evidence_digest=one.evidence,
             )
             for one in r.attempts
         ],
@@ -113,6 +116,8 @@ def read_record(wire: history_pb2.Record) -> Record:
             one.agreed and digest_field(one.agreed, "the digest of a release"),
             tuple(name_field(n, "a silo's name") for n in one.silos),
             read_signatures(list(one.signatures)),
+            one.culprit and name_field(one.culprit, "a culprit's name"),
+            one.evidence_digest and digest_field(one.evidence_digest, "the digest of evidence"),
         )
         for one in wire.attempts
     )
@@ -191,6 +196,8 @@ def write_transcript(t: Transcript) -> history_pb2.Transcript:
         pads=[pad.value for pad in t.pads],
         seeds=[seed.value for seed in t.seeds],
         signatures=write_signatures(t.signatures),
+        bodies=write_bodies(t.bodies),
+        check=None if t.check is None else write_check(t.check),
     )
 
 
@@ -199,12 +206,17 @@ def read_transcript(wire: history_pb2.Transcript) -> Transcript:
     if not wire.HasField("manifest") or not wire.HasField("cohort") or not wire.trails:
         raise PeerFault(Reason.MALFORMED, "a transcript without manifest, cohort or trails")
     manifest = read_manifest(wire.manifest)
+    check = read_check(wire.check, manifest.plan) if wire.HasField("check") else None
+    said = b"" if check is None else check.digest
+    ready = Ready(manifest.digest, manifest.model, read_trails(list(wire.trails)), said)
     return Transcript(
         manifest,
         read_cohort(wire.cohort),
         tuple(read_header(h) for h in wire.headers),
-        Ready(manifest.digest, manifest.model, read_trails(list(wire.trails))),
+        ready,
         read_signatures(list(wire.signatures)),
         tuple(Secret(fixed_field(pad, SEED_BYTES, "a pad")) for pad in wire.pads),
         tuple(Secret(fixed_field(seed, SEED_BYTES, "a seed")) for seed in wire.seeds),
+        read_bodies(list(wire.bodies)),
+        check,
     )

@@ -16,11 +16,13 @@ from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Granularity, Level
+from silomix.runtime.core.numbers.tamper import SHARE_BYTES, rhos
+from silomix.runtime.core.protocol.check.forms import SCALAR_BYTES
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import MOST_TOLD
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
-from silomix.v1 import body_pb2, cohort_pb2, history_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2
+from silomix.v1 import body_pb2, check_pb2, cohort_pb2, history_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2
 
 NAME = "n" * 64
 """The longest name: docs/protocol.md allows 64 bytes."""
@@ -82,6 +84,8 @@ class Limits:
     """Of a full chunk, as the policy's mode sends it: sums of residues, or the rows of the paper's baselines."""
     round_s: int
     """The longest time that a round's attempt can take, from its first call to its last."""
+    scalars: int = 0
+    """Of one vector, in a tamper check; 0 where there is none."""
 
     @classmethod
     def of(cls, *epochs: Federation) -> "Limits":
@@ -94,6 +98,9 @@ class Limits:
             masked=any(epoch.plan.level is not Level.TRUSTED for epoch in epochs),
             plane_bytes=tuple(max(each) for each in zip_longest(*planes, fillvalue=0)),
             round_s=max(epoch.policy.deadline_s + 2 * epoch.policy.release_s for epoch in epochs),
+            scalars=max(
+                SCALAR_BYTES * sum(rhos(epoch.plan)) if epoch.plan.level is Level.MALICIOUS else 0 for epoch in epochs
+            ),
         )
 
     # Frames of a body, and of what passes between hops
@@ -114,6 +121,8 @@ class Limits:
         rest = body_pb2.Header(
             silo=NAME, manifest_digest=bytes(DIGEST_BYTES), chunks=1 << 31, signature=bytes(SIGNATURE_BYTES)
         )
+        if self.scalars:
+            rest.coin_commitment = bytes(DIGEST_BYTES)
         return _with(rest, (self.hops + 1, _SEED))
 
     @cached_property
@@ -137,6 +146,55 @@ class Limits:
         """The trails of every hop."""
         return _with(services_pb2.AgreeRequest(manifest_digest=bytes(DIGEST_BYTES)), (self.hops, _TRAIL))
 
+    # The tamper check: nothing of it is ever sent below level malicious
+
+    @cached_property
+    def bodies(self) -> int:
+        """What every silo has signed of its body."""
+        return (_SIGNED_ROOT.ByteSize() + 6) * self.silos if self.scalars else 0
+
+    @cached_property
+    def statement(self) -> int:
+        """Scalars of a body and of a mask for every hop, which is more than anybody else has."""
+        rest = check_pb2.Statement(
+            name=NAME,
+            context=bytes(DIGEST_BYTES),
+            coin=bytes(DIGEST_BYTES),
+            signature=bytes(SIGNATURE_BYTES),
+        )
+        return rest.ByteSize() + max(3, self.hops + 1) * (self.scalars + 6) + SLACK_BYTES if self.scalars else 0
+
+    @cached_property
+    def tosses(self) -> int:
+        """The share of every silo."""
+        return (_TOSS.ByteSize() + 6) * self.silos + SLACK_BYTES if self.scalars else 0
+
+    @cached_property
+    def check(self) -> int:
+        """All that is said in a check."""
+        return self.tosses + (self.silos + self.hops + 1) * (self.statement + 6)
+
+    @cached_property
+    def subject(self) -> int:
+        """What a check is about."""
+        found = self.cohort + (self.header + 6) * self.silos + self.bodies + self.trails + SMALL_BYTES
+        return found if self.scalars else 0
+
+    @cached_property
+    def said(self) -> int:
+        """A silo's part in a check, or a hop's answer."""
+        return SMALL_BYTES + self.statement
+
+    @cached_property
+    def asked(self) -> int:
+        """A call to answer a coin, to defend oneself, or to sign for a release."""
+        return self.trails + self.bodies + self.check + SLACK_BYTES
+
+    @cached_property
+    def case(self) -> int:
+        """The evidence against a silo."""
+        return self.manifest + self.subject + self.check + SMALL_BYTES if self.scalars else 0
+
     def frame(self, kind: str) -> int:
         """The longest frame of a kind, by the name of its field; nothing for a kind that does not exist."""
         lengths = {
@@ -146,7 +204,7 @@ class Limits:
             "grouping": self.grouping,
             "groups": self.groups,
             "open": SMALL_BYTES,
-            "trailer": SMALL_BYTES + self.trails,
+            "trailer": SMALL_BYTES + self.trails + self.bodies,
         }
         return lengths.get(kind, 0)
 
@@ -205,6 +263,8 @@ class Limits:
         rest = manifest_pb2.Bond(
             manifest_digest=bytes(DIGEST_BYTES), grouping_seal=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES)
         )
+        if self.scalars:
+            rest.check_digest = bytes(DIGEST_BYTES)
         silo = cohort_pb2.Participant(silo=NAME, header_digest=bytes(DIGEST_BYTES))
         return _with(rest, (self.silos, silo), (self.hops, hop)) + SLACK_BYTES
 
@@ -241,6 +301,8 @@ class Limits:
             silos=[NAME] * self.silos,
             signatures=[_SIGNATURE] * (self.hops + 1),
         )
+        if self.scalars:
+            attempt.culprit, attempt.evidence_digest = NAME, bytes(DIGEST_BYTES)
         rest = history_pb2.Record(
             outcome=NAME,
             federation_digest=bytes(DIGEST_BYTES),
@@ -265,7 +327,9 @@ class Limits:
     def transcript(self) -> int:
         """All that it takes to read a sum: a header and a seed of every silo, a trail and a pad of every hop."""
         seeds = (DIGEST_BYTES + 4) * (self.silos + self.hops)
-        return self.manifest + self.cohort + (self.header + 6) * self.silos + self.trails + self.signatures + seeds
+        headers = (self.header + 6) * self.silos
+        checked = self.bodies + self.check if self.scalars else 0
+        return self.manifest + self.cohort + headers + self.trails + self.signatures + seeds + checked
 
     @cached_property
     def sum_part(self) -> int:
@@ -316,18 +380,20 @@ class Limits:
     def at_shuffler(self) -> int:
         """The longest message that a shuffler is ever sent: gRPC refuses a longer one when it is announced."""
         rare = max(self.records, self.greeting)
-        return max(self.chunk, self.header, self.cohort, self.grouping, self.opening, self.prepare, rare)
+        check = max(self.asked, self.case) if self.scalars else 0
+        return max(self.chunk, self.header, self.cohort, self.grouping, self.opening, self.prepare, rare, check)
 
     @cached_property
     def at_aggregator(self) -> int:
         """The longest message that an aggregator is ever sent."""
-        rare = max(self.greeting, self.part)
-        return max(self.chunk, self.header, self.cohort, self.groups, self.trails + SMALL_BYTES, rare)
+        trailer = self.trails + self.bodies + SMALL_BYTES
+        rare = max(self.greeting, self.part, self.said)
+        return max(self.chunk, self.header, self.cohort, self.groups, trailer, rare)
 
     @cached_property
     def answered(self) -> int:
         """The longest message that anybody is ever answered with."""
-        history = max(self.records, self.shown, self.sum_part, self.greeting)
+        history = max(self.records, self.shown, self.sum_part, self.greeting, self.subject)
         return max(self.keys, self.manifest, self.model_part, self.status, REFLECTION_BYTES, history)
 
     @cached_property
@@ -347,6 +413,10 @@ _PIN = member_pb2.Pin(
     current=bytes(MAX_BYTES),
     next=bytes(MAX_BYTES),
     signature=bytes(SIGNATURE_BYTES),
+)
+_SIGNED_ROOT = check_pb2.SignedRoot(root=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES))
+_TOSS = check_pb2.Toss(
+    silo=NAME, share=bytes(SHARE_BYTES), ballot=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES)
 )
 _SEED = body_pb2.SealedSeed(recipient=NAME, sealed=bytes(SEALED_BYTES), commitment=bytes(DIGEST_BYTES))
 _SIGNATURE = history_pb2.Signature(name=NAME, signature=bytes(SIGNATURE_BYTES))

@@ -178,6 +178,7 @@ def write_bond(bond: Bond) -> manifest_pb2.Bond:
             for trail, signature in zip(bond.trails, hops, strict=True)
         ],
         signature=last,
+        check_digest=bond.check,
     )
 
 
@@ -203,6 +204,7 @@ def read_bond(wire: manifest_pb2.Bond) -> Bond:
         wire.grouping_seal and digest_field(wire.grouping_seal, "the grouping's seal"),
         trails,
         tuple(fixed_field(signature, SIGNATURE_BYTES, "a signature") for signature in signatures),
+        wire.check_digest and digest_field(wire.check_digest, "the digest of a check"),
     )
 
 
@@ -312,6 +314,7 @@ def write_header(h: Header) -> body_pb2.Header:
         seeds=[_write_seed(s) for s in h.seeds],
         chunks=h.chunks,
         signature=h.signature,
+        coin_commitment=h.coin,
     )
 
 
@@ -323,6 +326,7 @@ def read_header(wire: body_pb2.Header) -> Header:
         tuple(_read_seed(s) for s in wire.seeds),
         wire.chunks,
         fixed_field(wire.signature, SIGNATURE_BYTES, "the header's signature"),
+        wire.coin_commitment and digest_field(wire.coin_commitment, "the commitment to the coin"),
     )
 
 

@@ -22,6 +22,7 @@ from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.check.said import CheckTranscript, checks
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode, follows, next_model, uncover
@@ -32,6 +33,8 @@ from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_pr
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
+from silomix.runtime.net.check.case import write_subject
+from silomix.runtime.net.check.said import write_check, write_toss
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, anybody, has_attempt, is_there
 from silomix.runtime.net.history import write_batch, write_record, write_signatures, write_trail
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
@@ -40,6 +43,7 @@ from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.transport import Server, backoff
 from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_bond, write_manifest
+from silomix.runtime.nodes.check.lead import Checking
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
 from silomix.runtime.nodes.lead.recovery import Recovery
 from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, RollCall, meaning
@@ -76,7 +80,7 @@ Answered = TypeVar("Answered")
 class AggregatorNode(Driver[core.Event, core.Effect]):
     """Drives the aggregator's state machine."""
 
-    weighty = (core.KeysIn, core.HeadIn)
+    weighty = (core.KeysIn, core.HeadIn, core.SumIn, core.DefenceIn, core.PadsFalse)
 
     def __init__(self, config: NodeConfig) -> None:
         """Find the newest model, and recall what the journal has."""
@@ -112,6 +116,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.passage: Passage | None = None
         self._taken: tuple[Manifest, services_pb2.Delivery] | None = None
         """The newest padded sum that is here, and the word for the last hop."""
+        self.checking = Checking(self)
+        self.called: tuple[bytes, ...] = ()
+        """What silos were told of the open attempt's tamper check, step by step."""
         self.announced: tuple[bytes, bool] | None = None
         """The newest announcement as all watchers get it, and whether it is the last."""
         self._opened_at = 0.0
@@ -281,6 +288,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.spawn(self._open_all(manifest, head))
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
+                self.called = ()
                 self.log.info("announced", model=manifest.model.hex()[:12])
                 await self.tell(services_pb2.Announcement(manifest=write_manifest(manifest)))
                 invited = len(manifest.invited or self.federation.silos)
@@ -297,12 +305,25 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
                 self.events.round("closed", self.core.round, self.core.attempt, cohort=len(cohort.participants))
-            case core.AskReady(ready, chain):
+            case core.AskTosses(_, subject):
                 self.metrics.phase_took("release", self._lap())
+                await self._call(services_pb2.Announcement(check=write_subject(subject)))
+            case core.AskScalars(manifest, subject, tosses, coin):
+                news = services_pb2.Coin(tosses=[write_toss(toss) for toss in tosses])
+                await self._call(services_pb2.Announcement(coin=news))
+                for hop in manifest.chain:
+                    self.spawn(self.checking.ask_scalars(hop, manifest, subject, tosses))
+                self.spawn(self.checking.measure(manifest, subject, coin))
+            case core.AskDefence(manifest, finding, subject, check):
+                self.spawn(self.checking.ask_defence(manifest, finding, subject, check))
+            case core.Convict():
+                await self.checking.convict(effect)
+            case core.AskReady(ready, chain, check):
+                self.metrics.phase_took("release" if check is None else "check", self._lap())
                 for hop in chain:
-                    self.spawn(self._ask_ready(hop, ready))
-            case core.Keep(manifest, ready, signatures):
-                await self._keep(manifest, ready, signatures)
+                    self.spawn(self._ask_ready(hop, ready, check))
+            case core.Keep():
+                await self._keep(effect)
             case core.AskPads(ready, signatures, bond):
                 self.metrics.phase_took("ready", self._lap())
                 self.metrics.bound(is_bound=True)
@@ -344,7 +365,14 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                         services_pb2.RoundStatus(round=effect.round, attempts=effect.attempt, seconds=seconds)
                     )
             case core.Finish():
-                if effect.converged:
+                if effect.barred:
+                    who = ", ".join(effect.barred)
+                    self.log.error(
+                        f"the federation stops: {who} was shown to have lied, and there is no chain without it; the "
+                        f"evidence is in {self.checking.evidence}",
+                        peer=effect.barred[0],
+                    )
+                elif effect.converged:
                     self.log.info("the last round left the model as it was: converged")
                 elif any(done.cohort for done in self.history):
                     self.log.info("all rounds are done")
@@ -417,7 +445,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.announced = (news.SerializeToString(), news.WhichOneof("news") == "finished")
             self._news.notify_all()
 
-    async def _until_answered(
+    async def _call(self, news: services_pb2.Announcement) -> None:
+        """Tell silos of the next step of a check; those that come back hear of all steps so far."""
+        async with self._news:
+            self.called = (*self.called, news.SerializeToString())
+            self._news.notify_all()
+
+    async def until_answered(
         self,
         hop: str,
         wanted: Callable[[], bool],
@@ -458,7 +492,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     def _is_now(self, round_: int, attempt: int) -> bool:
         return (self.core.round, self.core.attempt) == (round_, attempt) and self.core.phase is not FINISHED
 
-    def _is_in(self, phase: core.Phase, manifest: bytes) -> bool:
+    def is_in(self, phase: core.Phase, manifest: bytes) -> bool:
+        """Whether an attempt is in this phase."""
         now = self.core.manifest
         return self.core.phase is phase and now is not None and now.digest == manifest
 
@@ -509,7 +544,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             return hears and self.core.life == life and hop not in self.core.heard
 
         while wanted():
-            await self._until_answered(hop, wanted, partial(self.recovery.show, hop), first=False)
+            await self.until_answered(hop, wanted, partial(self.recovery.show, hop), first=False)
 
     async def _ask_all(self, effect: core.AskKeys) -> None:
         await self.pause.over(self._paused)
@@ -536,7 +571,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         def call(line: Line) -> Awaitable[services_pb2.PrepareResponse]:
             return line.ask(method("ShufflerService", "Prepare"), request, kind, limit, CALL_S)
 
-        answer = await self._until_answered(hop, lambda: self._is_now(effect.round, effect.attempt), call)
+        answer = await self.until_answered(hop, lambda: self._is_now(effect.round, effect.attempt), call)
         if not isinstance(answer, services_pb2.PrepareResponse) or not self._is_now(effect.round, effect.attempt):
             return
         self._hop(hop, "ready")
@@ -560,16 +595,17 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Open")
             return line.ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
 
-        answer = await self._until_answered(hop, lambda: self._is_now(manifest.round, manifest.attempt), call)
+        answer = await self.until_answered(hop, lambda: self._is_now(manifest.round, manifest.attempt), call)
         if isinstance(answer, services_pb2.OpenResponse):
             self._hop(hop, "open")
             await self.insist(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
-    async def _ask_ready(self, hop: str, ready: Ready) -> None:
+    async def _ask_ready(self, hop: str, ready: Ready, check: CheckTranscript | None) -> None:
         """Have a hop sign for the release."""
         request = services_pb2.AgreeRequest(
             manifest_digest=ready.manifest,
             trails=[write_trail(trail) for trail in ready.trails],
+            check=None if check is None else write_check(check),
             life=self.core.life,
         )
 
@@ -577,10 +613,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Agree")
             return line.ask(what, request, services_pb2.AgreeResponse, SMALL_BYTES, CALL_S)
 
-        wanted = partial(self._is_in, core.Phase.READY, ready.manifest)
-        answer = await self._until_answered(hop, wanted, call, GIVEN_UP)
+        wanted = partial(self.is_in, core.Phase.READY, ready.manifest)
+        answer = await self.until_answered(hop, wanted, call, GIVEN_UP)
         if isinstance(answer, services_pb2.AgreeResponse):
-            await self._tell_core(hop, partial(core.AgreedIn, hop, ready.manifest, answer.signature))
+            await self.tell_core(hop, partial(core.AgreedIn, hop, ready.manifest, answer.signature))
         elif answer is not None:
             await self.insist(core.HopLost(hop, ready.manifest, str(answer), self.clock()))
 
@@ -597,12 +633,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Reveal")
             return line.ask(what, request, services_pb2.RevealResponse, SMALL_BYTES, CALL_S)
 
-        wanted = partial(self._is_in, core.Phase.REVEALING, manifest)
-        while (answer := await self._until_answered(hop, wanted, call, GIVEN_UP)) is not None:
+        wanted = partial(self.is_in, core.Phase.REVEALING, manifest)
+        while (answer := await self.until_answered(hop, wanted, call, GIVEN_UP)) is not None:
             if isinstance(answer, PeerFault):
                 await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
                 return
-            if await self._tell_core(hop, partial(_pad_in, hop, manifest, answer)):
+            if await self.tell_core(hop, partial(_pad_in, hop, manifest, answer)):
                 return
             await asyncio.sleep(RETRY_S)  # that was no pad: whoever mends the hop is asked again
 
@@ -617,7 +653,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
         while True:
             wanted = partial(self._wants_stored, record)
-            answer = await self._until_answered(hop, wanted, call, frozenset({Reason.FORKED}))
+            answer = await self.until_answered(hop, wanted, call, frozenset({Reason.FORKED}))
             if isinstance(answer, PeerFault):
                 self.log.error(f"{hop} has another history: {answer.message}", peer=hop)
                 await self.insist(core.HopFailed(hop, str(answer), self.clock()))
@@ -632,7 +668,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if answer.records > record.round:
                 self._hop(hop, "ready")
                 said = partial(core.CountersignedIn, hop, record.digest, answer.signature, self.clock())
-                if await self._tell_core(hop, said):
+                if await self.tell_core(hop, said):
                     return
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -646,7 +682,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         last = self.core.log.last
         return last is not None and last.digest == record.digest and self.core.phase is not FINISHED
 
-    async def _tell_core(self, hop: str, said: Callable[[], core.Event]) -> bool:
+    async def tell_core(self, hop: str, said: Callable[[], core.Event]) -> bool:
         """Take in what a hop has answered, and say whether it holds."""
         try:
             await self.insist(said())
@@ -657,7 +693,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             return False
         return True
 
-    async def _keep(self, manifest: Manifest, ready: Ready, signatures: Signatures) -> None:
+    async def _keep(self, effect: core.Keep) -> None:
         """Make a padded sum durable before this node signs for it: from then on it must not be lost."""
         passage = self.passage
         if not isinstance(passage, LastPassage) or passage.cohort is None:
@@ -666,7 +702,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         wanted = tuple(headers[p.header] for p in passage.cohort.participants)
         seeds = passage.seeds_of(passage.cohort)
         await self.work(passage.keep)
-        await self.work(self.sums.write, Transcript(manifest, passage.cohort, wanted, ready, signatures, seeds=seeds))
+        kept = Transcript(effect.manifest, passage.cohort, wanted, effect.ready, effect.signatures, seeds=seeds)
+        await self.work(self.sums.write, replace(kept, bodies=effect.bodies, check=effect.check))
 
     async def take_sum(self, peer: str, frames: Inbox[services_pb2.RelayFrame]) -> services_pb2.Delivery:
         """Take in the cohort's padded sum from the last hop; answer when all of it is here."""
@@ -697,7 +734,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         if self.passage is not passage:
             raise PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up")
         if self._taken is None or self._taken[0] is not passage.manifest:
-            await self.step(core.SumIn(passage.manifest.digest, passage.trails, self.clock()))
+            await self.step(core.SumIn(passage.manifest.digest, passage.trails, self.clock(), passage.bodies))
             signature = self.identity.sign(delivery_digest(self.config.name, passage.manifest.digest, root))
             delivery = services_pb2.Delivery(name=self.config.name, root=root, signature=signature)
             self._taken = (passage.manifest, delivery)
@@ -711,6 +748,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
     ) -> None:
         """Make the next model of a sum that can be read now."""
+        case = await self.work(self.checking.false_pad, manifest, pads) if checks(self.federation) else None
+        if case is not None:
+            if passage is not None:
+                passage.close()
+            await self.insist(core.PadsFalse(case, self.clock()))
+            return
         try:
             made = await self.work(self._next_model, manifest, ready, pads, passage)
         except Fault as fault:  # out of range, or no bounds follow from it: nothing is published
@@ -906,24 +949,32 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             )
         self.present[peer] = self.present.get(peer, 0) + 1
         self.metrics.silos_present(len(self.present))
-        last = None
+        last, heard = None, 0
         try:
             while True:
                 async with self._news:
-                    while self.announced is last and have == self._published and not self._leaving:
+                    while (
+                        self.announced is last
+                        and have == self._published
+                        and heard >= len(self.called)
+                        and not self._leaving
+                    ):
                         await self._news.wait()
-                    if self.announced is last and have == self._published:
+                    if self.announced is last and have == self._published and heard >= len(self.called):
                         return
-                    news = self.announced
+                    news, called = self.announced, self.called
                 while have < self._published:
                     batch = write_batch(self.core.log.records[have : self._published])
                     have += len(batch)
                     yield services_pb2.Announcement(records=history_pb2.Records(records=batch)).SerializeToString()
                 if news is not None and news is not last:
-                    last = news
+                    last, heard = news, 0
                     yield news[0]
                     if news[1]:
                         return
+                for raw in called[heard:]:
+                    yield raw
+                heard = len(called)
         finally:
             self.present[peer] -= 1
             if not self.present[peer]:
@@ -949,6 +1000,7 @@ class _Service:
             "GetModel": Method(self._silo, self._get_model),
             "GetSum": Method(self._silo, self._get_sum),
             "Confirm": Method(self._silo, self._confirm),
+            "Say": Method(self._silo, self._say),
             "Deliver": Method(self._last_hop, self._deliver),
             "GiveModel": Method(self._silo, self._give_model, Room(1, 1)),
             "GetStatus": Method(anybody, self._get_status, Room(QUESTIONS_EACH), seen=False),
@@ -1003,6 +1055,12 @@ class _Service:
         request = await call.request(services_pb2.ConfirmRequest, SMALL_BYTES)
         self.node.confirm(call.peer, request.record_digest, request.signature)
         await call.answer(services_pb2.ConfirmResponse())
+
+    async def _say(self, call: Call) -> None:
+        node = self.node
+        request = await call.request(services_pb2.SayRequest, node.limits.said)
+        await node.checking.heard(call.peer, request)
+        await call.answer(services_pb2.SayResponse())
 
     async def _deliver(self, call: Call) -> None:
         frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)

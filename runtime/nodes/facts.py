@@ -8,6 +8,8 @@ from google.protobuf.message import DecodeError
 
 from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
+from silomix.runtime.core.protocol.check.forms import read_scalars, write_scalars
+from silomix.runtime.core.protocol.check.said import Statement
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.history import read_record, write_record
@@ -61,8 +63,37 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             journal.secrets.put("keys", fact.round, str(fact.attempt), fact.keys)
         case shuffler.KeysGone():
             journal.secrets.forget("keys", fact.round, str(fact.attempt))
+        case shuffler.Stated():
+            journal.put("stated", fact.round, fact.manifest.hex(), _statement(fact.attempt, fact.statement))
+        case shuffler.Convicted():
+            journal.put("convicted", fact.round, fact.silo, fact.evidence)
         case shuffler.Accused():
             journal.put("accused", fact.round, fact.evidence.silo, write_evidence(fact.evidence).SerializeToString())
+
+
+def _statement(attempt: int, said: Statement) -> bytes:
+    value = {
+        "attempt": attempt,
+        "name": said.name,
+        "context": said.context.hex(),
+        "coin": said.coin.hex(),
+        "shape": [len(row) for row in said.scalars[0]],
+        "scalars": [write_scalars(one).hex() for one in said.scalars],
+        "signature": said.signature.hex(),
+    }
+    return json.dumps(value).encode()
+
+
+def _stated(round_: int, manifest: str, value: bytes) -> shuffler.Stated:
+    fact = json.loads(value)
+    said = Statement(
+        fact["name"],
+        bytes.fromhex(fact["context"]),
+        bytes.fromhex(fact["coin"]),
+        tuple(read_scalars(bytes.fromhex(one), fact["shape"]) for one in fact["scalars"]),
+        bytes.fromhex(fact["signature"]),
+    )
+    return shuffler.Stated(round_, fact["attempt"], bytes.fromhex(manifest), said)
 
 
 def _read(journal: Journal, kind: str, make: Callable[[int, str, bytes], T]) -> Iterator[T]:
@@ -140,6 +171,8 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     yield from _read(journal, "signed", signed)
     yield from _read(journal, "released", released)
     yield from _read(journal, "accused", accused)
+    yield from _read(journal, "stated", _stated)
+    yield from _read(journal, "convicted", lambda round_, silo, value: shuffler.Convicted(round_, silo, value))
 
 
 def write_record_fact(journal: Journal, record: Record) -> None:
@@ -178,6 +211,9 @@ def write_aggregator(journal: Journal, fact: aggregator.Fact, server: str) -> No
         case aggregator.Sealed():
             value = {"model": fact.model.hex(), "bond": write_bond(fact.bond).SerializeToString().hex()}
             journal.put("sealed", fact.round, str(fact.attempt), json.dumps(value).encode())
+        case aggregator.Convicted():
+            value = {"culprit": fact.culprit, "evidence": fact.evidence.hex()}
+            journal.put("convicted", fact.round, str(fact.attempt), json.dumps(value).encode())
         case aggregator.HopReleased():
             journal.put("hop", fact.round, fact.hop, b"")
         case aggregator.Recorded():
@@ -201,9 +237,14 @@ def read_aggregator(journal: Journal) -> Iterator[aggregator.Fact]:
         fact = json.loads(value)
         return aggregator.Sealed(round_, int(attempt), bytes.fromhex(fact["model"]), _bond(fact["bond"]))
 
+    def convicted(round_: int, attempt: str, value: bytes) -> aggregator.Convicted:
+        fact = json.loads(value)
+        return aggregator.Convicted(round_, int(attempt), fact["culprit"], bytes.fromhex(fact["evidence"]))
+
     yield from _read(journal, "lived", lambda _, __, life: aggregator.Lived(life))
     for record in read_log(journal):
         yield aggregator.Recorded(record)
+    yield from _read(journal, "convicted", convicted)
     yield from _read(journal, "tried", tried)
     yield from _read(journal, "sealed", sealed)
     yield from _read(journal, "hop", lambda round_, hop, _: aggregator.HopReleased(hop, round_))
@@ -224,6 +265,12 @@ def write_silo(journal: Journal, fact: silo.Fact) -> None:
             write_record_fact(journal, fact.record)
         case silo.Forked():
             _write_fork(journal, fact.known, fact.other)
+        case silo.Tossed():
+            value = json.dumps({"attempt": fact.attempt, "context": fact.context.hex()}).encode()
+            journal.put("tossed", fact.round, fact.manifest.hex(), value)
+        case silo.Stated():
+            value = json.dumps({"attempt": fact.attempt, "coin": fact.coin.hex()}).encode()
+            journal.put("stated", fact.round, fact.manifest.hex(), value)
 
 
 def read_silo(journal: Journal) -> Iterator[silo.Fact]:
@@ -237,7 +284,17 @@ def read_silo(journal: Journal) -> Iterator[silo.Fact]:
         fact = json.loads(value)
         return silo.Joined(round_, int(attempt), bytes.fromhex(fact["model"]), tuple(fact["chain"]))
 
+    def tossed(round_: int, manifest: str, value: bytes) -> silo.Tossed:
+        fact = json.loads(value)
+        return silo.Tossed(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["context"]))
+
+    def stated(round_: int, manifest: str, value: bytes) -> silo.Stated:
+        fact = json.loads(value)
+        return silo.Stated(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["coin"]))
+
     yield from _read(journal, "joined", joined)
+    yield from _read(journal, "tossed", tossed)
+    yield from _read(journal, "stated", stated)
 
 
 def write_lie(journal: Journal, round_: int, lie: str) -> None:

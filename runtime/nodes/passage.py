@@ -22,6 +22,7 @@ from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Context, Secret, commitment, mask_streams, unseal
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.check.said import SignedRoot, check_bodies, checks
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import (
@@ -36,6 +37,7 @@ from silomix.runtime.core.protocol.messages import (
 )
 from silomix.runtime.core.protocol.release import PadContext, Ready, Trail, check_trails, pad_digest
 from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.net.check.said import read_bodies, write_bodies
 from silomix.runtime.net.framing import RELAY, ChunkView, chunk_frame
 from silomix.runtime.net.history import read_trails, write_trail
 from silomix.runtime.net.wire import read_cohort, read_header, write_cohort, write_header
@@ -84,6 +86,8 @@ class Passage:
         """Root of what came in, once all of it has: at hop 1, of the bodies."""
         self.trails: tuple[Trail, ...] = ()
         """What the hops before have signed."""
+        self.bodies: tuple[SignedRoot, ...] = ()
+        """At level malicious: what the silos of the cohort have signed of their bodies."""
         self.sent_root = b""
         """Root of the output, once all of it has been sent."""
         self._refused: asyncio.Future[PeerFault] = asyncio.get_running_loop().create_future()
@@ -271,12 +275,13 @@ class Passage:
         pad = pad_digest(self.cover.pad)
         own = Trail(identity.name, context.cohort, context.grouping, self.came, self.sent_root, pad).signed(identity)
         trails = [write_trail(trail) for trail in (*self.trails, own)]
-        yield services_pb2.RelayFrame(trailer=services_pb2.RelayTrailer(trails=trails))
+        trailer = services_pb2.RelayTrailer(trails=trails, bodies=write_bodies(self.bodies))
+        yield services_pb2.RelayFrame(trailer=trailer)
 
-    async def trailed(self, came: bytes, trails: tuple[Trail, ...] = ()) -> None:
-        """Know that all has come in, and what the hops before have signed."""
+    async def trailed(self, came: bytes, trails: tuple[Trail, ...] = (), bodies: tuple[SignedRoot, ...] = ()) -> None:
+        """Know that all has come in, and what the hops before have signed, and the silos."""
         async with self._changed:
-            self.came, self.trails = came, trails
+            self.came, self.trails, self.bodies = came, trails, bodies
             self._changed.notify_all()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
@@ -291,7 +296,7 @@ class Passage:
 
     def check_trailer(
         self, trailer: services_pb2.RelayTrailer, sender: str, federation: Federation
-    ) -> tuple[bytes, tuple[Trail, ...]]:
+    ) -> tuple[bytes, tuple[Trail, ...], tuple[SignedRoot, ...]]:
         """Compare what came with what the sender signed, and all signatures before it; return its root, and them."""
         if self.cohort is None or len(self._came) != self.chunks:
             raise PeerFault(Reason.WRONG_SEQUENCE, f"{sender} ended after {len(self._came)} chunks, which is early")
@@ -304,7 +309,10 @@ class Passage:
             raise PeerFault(Reason.ROOT_MISMATCH, f"the chunks are not those that {sender} signed", peer=sender)
         if self.cover is not None and trails[-1].grouping != self.cover.context.grouping:
             raise PeerFault(Reason.WRONG_MANIFEST, f"{sender} signed for another grouping", peer=sender)
-        return root, trails
+        bodies = read_bodies(list(trailer.bodies)) if checks(federation) else ()
+        if checks(federation):
+            check_bodies(bodies, self.cohort, trails[0].came, federation)
+        return root, trails, bodies
 
 
 class SumPassage(Passage):
@@ -315,6 +323,9 @@ class SumPassage(Passage):
         super().__init__(manifest, name, workers)
         self.masked = manifest.plan.level is not Level.TRUSTED
         self.sum: Bytes = self.layout.body()
+        checked = manifest.plan.level is Level.MALICIOUS and self.layer > 0
+        self.taken: Bytes | None = self.layout.body() if checked else None
+        """At level malicious, at a hop: what came in, as it came, to answer the coin with."""
         self._seeds: dict[bytes, Secret] = {}
         self._waiting: list[Secret] = []
         self._pending: list[asyncio.Task[None]] = []
@@ -376,11 +387,20 @@ class SumPassage(Passage):
 
     def _put(self, index: int, content: list[Bytes]) -> None:
         self.layout.sum(self.layout.part(self.sum, index), content, slice_bytes(self.layout.length(index)))
+        if self.taken is not None:
+            at, part = 0, self.layout.part(self.taken, index)
+            for plane in content:
+                part[at : at + len(plane)] = plane
+                at += len(plane)
+
+    def seed_of(self, header: bytes) -> Secret:
+        """The seed that a header of the cohort sealed to this node."""
+        return self._seeds[header]
 
     async def count(self, add_to: Callable[[Bytes], None]) -> None:
         """Take in one silo's whole body: hop 1's. Masks are being taken off the same array, hence the turns."""
         async with self._busy:
-            await self._work(add_to, self.sum)
+            await self._work(add_to, self.sum if self.taken is None else self.taken)
 
     def close(self) -> None:
         """Overwrite the seeds."""
@@ -393,8 +413,15 @@ class SumPassage(Passage):
         length = self.manifest.chunk_parameters
         self._put_on([(pad, ready.pad_context(hop, length)) for hop, pad in pads], -1)
 
+    async def change(self, how: "Callable[[SumPassage], None]") -> None:
+        """Let something else happen to the sum, in turn with what is under way: misbehaving hops of drills."""
+        async with self._busy:
+            await self._work(how, self)
+
     async def take_all(self) -> None:
         """Be done: all bodies of the cohort are in."""
+        if self.taken is not None:
+            await self._work(self.layout.add_body, self.sum, self.taken)
         await self._advance(self.chunks)
 
     def _writer(self) -> Writer:
@@ -415,7 +442,7 @@ class LastPassage(SumPassage):
         self._file = open(path, "wb", 0)  # noqa: SIM115 - closed with the attempt
 
     def _put(self, index: int, content: list[Bytes]) -> None:
-        self._file.seek(index * self.layout.chunk_bytes)
+        self._file.seek(self.layout.offset(index))
         for plane in content:
             self._file.write(plane.data)
         super()._put(index, content)

@@ -14,6 +14,7 @@ import numpy as np
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
@@ -37,6 +38,9 @@ from silomix.runtime.core.protocol.roundlog import Fork, Record
 from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.calls import Call, Method, Room
+from silomix.runtime.net.check.case import read_case
+from silomix.runtime.net.check.said import read_bodies, read_check, read_tosses, write_defence, write_statement
+from silomix.runtime.net.framing import SUM, chunk_frame
 from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails, write_shown
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import SERVICES, method
@@ -51,6 +55,7 @@ from silomix.runtime.net.wire import (
     write_receipt,
     write_round_key,
 )
+from silomix.runtime.nodes.check import hop as checking
 from silomix.runtime.nodes.facts import read_shuffler, sweep_pads, write_shuffler
 from silomix.runtime.nodes.node import Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
@@ -156,7 +161,7 @@ class Spool:
 class ShufflerNode(Driver[core.Event, core.Effect]):
     """Drives the shuffler's state machine."""
 
-    weighty = (core.Prepare, core.Open)
+    weighty = (core.Prepare, core.Open, core.CoinIn, core.ChargeIn, core.CaseIn, core.ReadyIn)
 
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
@@ -247,14 +252,19 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.passage.drop(silo)
             case core.Count(header):
                 return await self._count(header)
-            case core.Release(cohort, grouping, pad, roots):
+            case core.Release(cohort, grouping, pad):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
                 self.log.info("releasing", cohort=len(cohort.participants))
                 assert self.passage is not None
                 seal, length = b"" if grouping is None else grouping.seal, self.passage.manifest.chunk_parameters
                 self.passage.cover = Cover(pad, PadContext(cohort.digest, seal, self.config.name, length))
-                self.spawn(self._release(cohort, grouping, self.passage, roots))
+                self.spawn(self._release(effect, self.passage))
+            case core.Measure(manifest, context, coin):
+                return core.Measured(manifest, context, coin, await self.work(checking.measure, self._checked(), coin))
+            case core.Investigate(manifest, finding, subject, check):
+                true = await self.work(checking.truth, self._checked(), self._rows, finding.kind, subject, check.coin)
+                return core.Investigated(manifest, finding, subject, check, true)
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
@@ -268,9 +278,32 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.metrics.head(record.round)
             case core.Switch(epoch):
                 self.switch(epoch)
-            case core.Shows() | core.Keys() | core.Acknowledge() | core.Agree() | core.Reveal() | Remember():
+            case (
+                core.Shows()
+                | core.Keys()
+                | core.Acknowledge()
+                | core.Agree()
+                | core.Reveal()
+                | core.Answer()
+                | Remember()
+            ):
                 pass  # the handler that stepped answers with these
+            case core.Defend(defence):
+                self.metrics.rejected(Reason.TAMPERED)
+                who = defence.name or "nobody else"
+                self.log.error(f"the tamper check failed here, and this hop shows that {who} lied", peer=defence.name)
         return None
+
+    def _checked(self) -> SumPassage:
+        """The attempt whose coin is to be answered."""
+        if not isinstance(self.passage, SumPassage):
+            raise PeerFault(Reason.WRONG_SEQUENCE, "this hop no longer has what passed here")
+        return self.passage
+
+    def came_from(self, name: str) -> tuple[Layout, Bytes]:
+        """The vector that came from a silo, at hop 1, or from the hop before."""
+        passage = self._checked()
+        return passage.layout, checking.vector_of(passage, self._rows, name)
 
     def _begin(self, manifest: Manifest) -> None:
         if self._sending is not None:
@@ -291,19 +324,17 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         try:
             if isinstance(self.passage, SumPassage):
                 await self.passage.count(spool.add_to)
-            else:
+            if not isinstance(self.passage, SumPassage) or self.passage.taken is not None:
                 self._rows[header.silo] = await self.work(spool.keep)
         except OSError as error:
             return core.Spoiled(header.manifest, str(error))
         return core.Counted(header)
 
-    async def _release(
-        self, cohort: Cohort, grouping: Grouping | None, passage: Passage, roots: tuple[bytes, ...]
-    ) -> None:
-        started, rows = self.clock(), self._rows
+    async def _release(self, effect: core.Release, passage: Passage) -> None:
+        started, rows, cohort, grouping = self.clock(), self._rows, effect.cohort, effect.grouping
         await passage.settle(cohort, grouping)
         if passage.layer == 1:
-            await passage.trailed(bodies_root(roots))
+            await passage.trailed(bodies_root(effect.roots), (), effect.bodies)
         if passage.layer == 1 and isinstance(passage, SumPassage):
             await passage.take_all()
         elif passage.layer == 1 and isinstance(passage, TablePassage):
@@ -534,6 +565,9 @@ class _Service:
             "Open": Method(self._aggregator, self._open),
             "Submit": Method(self._silo, self._submit, self.node.submitting),
             "Relay": Method(self._hop_before, self._relay),
+            "Answer": Method(self._aggregator, self._answer),
+            "Defend": Method(self._aggregator, self._defend),
+            "Convict": Method(self._aggregator, self._convict),
             "Agree": Method(self._aggregator, self._agree),
             "Reveal": Method(self._aggregator, self._reveal),
             "Store": Method(self._aggregator, self._store),
@@ -599,10 +633,46 @@ class _Service:
         frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)
         await call.answer(await self.node.unless_stopped(self.node.take_sum(call.peer, frames)))
 
-    async def _agree(self, call: Call) -> None:
-        request = await call.request(services_pb2.AgreeRequest, self.node.limits.trails)
+    async def _answer(self, call: Call) -> None:
+        request = await call.request(services_pb2.AnswerRequest, self.node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails)), request.life))
+        bodies, tosses = read_bodies(list(request.bodies)), read_tosses(list(request.tosses))
+        event = core.CoinIn(manifest, read_trails(list(request.trails)), bodies, tosses)
+        answer = next(e for e in await self.node.step(event) if isinstance(e, core.Answer))
+        await call.answer(services_pb2.AnswerResponse(statement=write_statement(answer.statement)))
+
+    async def _defend(self, call: Call) -> None:
+        node = self.node
+        request = await call.request(services_pb2.DefendRequest, node.limits.asked)
+        manifest = digest_field(request.manifest_digest, "the manifest digest")
+        check = read_check(request.check, node.federation.plan)
+        bodies = read_bodies(list(request.bodies))
+        effects = await node.step(core.ChargeIn(manifest, read_trails(list(request.trails)), bodies, check))
+        defence = next(e for e in effects if isinstance(e, core.Defend)).defence
+        await call.answer(services_pb2.DefencePart(defence=write_defence(defence)))
+        if defence.root:
+            shape, vector = await node.work(node.came_from, defence.name)
+            for i in range(shape.chunks):
+                planes = shape.planes(shape.part(vector, i).data, i)
+                raw = chunk_frame(SUM, i, shape.start(i), planes)
+                await call.send(services_pb2.DefencePart.DESCRIPTOR.full_name, raw)
+
+    async def _convict(self, call: Call) -> None:
+        request = await call.request(services_pb2.ConvictRequest, self.node.limits.case)
+        case = await asyncio.to_thread(read_case, request.case)
+        for effect in await self.node.step(core.CaseIn(case)):
+            if isinstance(effect, Remember) and isinstance(effect.fact, core.Convicted):
+                silo = effect.fact.silo
+                self.node.metrics.rejected(Reason.TAMPERED)
+                self.node.log.error(f"{silo} lied in the tamper check, and sits out", peer=silo)
+        await call.answer(services_pb2.ConvictResponse())
+
+    async def _agree(self, call: Call) -> None:
+        node = self.node
+        request = await call.request(services_pb2.AgreeRequest, node.limits.asked)
+        manifest = digest_field(request.manifest_digest, "the manifest digest")
+        check = read_check(request.check, node.federation.plan) if request.HasField("check") else None
+        effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails)), request.life, check))
         answer = next(e for e in effects if isinstance(e, core.Agree))
         await call.answer(services_pb2.AgreeResponse(signature=answer.signature))
 

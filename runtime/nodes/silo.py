@@ -29,6 +29,8 @@ from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_di
 from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record
 from silomix.runtime.core.protocol.rules import baseline, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
+from silomix.runtime.net.check.case import read_subject
+from silomix.runtime.net.check.said import read_tosses, write_statement, write_toss
 from silomix.runtime.net.framing import BODY, chunk_frame
 from silomix.runtime.net.history import read_records
 from silomix.runtime.net.limits import PART_BYTES, SMALL_BYTES
@@ -37,6 +39,7 @@ from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
 from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.before_round import ask
+from silomix.runtime.nodes.check.silo import Held, measure
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.follow import Follower
 from silomix.runtime.nodes.node import RETRY_S, Driver, Node
@@ -48,6 +51,8 @@ from silomix.v1 import body_pb2, manifest_pb2, services_pb2
 
 NOT_WANTED = (Reason.UNKNOWN_PEER, Reason.WRONG_FEDERATION)
 """Why an aggregator has no use for a silo until somebody mends a file: to try again would be of no use."""
+SAY_S = 10.0
+"""Time that the aggregator has to hear this silo's part in a tamper check."""
 LOT_BYTES = 4 << 20
 """Chunks that are masked at a time have about so many bytes: each change of threads costs."""
 
@@ -55,7 +60,7 @@ LOT_BYTES = 4 << 20
 class SiloNode(Driver[core.Event, core.Effect]):
     """Drives the silo's state machine."""
 
-    weighty = (core.Announced,)
+    weighty = (core.Announced, core.CheckIn, core.CoinIn)
 
     def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
         """Load the task, and recall what the journal has."""
@@ -68,6 +73,11 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self.core.recall(fact)
         self.frozen = Frozen(config.state.frozen)
         self._busy: asyncio.Task[None] | None = None
+        self._held: Held | None = None
+        """At level malicious: the body that counts in the open attempt, until its coin is answered."""
+        self._counted = asyncio.Event()
+        self._checking = asyncio.Lock()
+        """A check's messages are taken in one after the other."""
         self._body: tuple[str, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
         self._agreed = 0
@@ -98,6 +108,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         return
                     if news.WhichOneof("news") == "records":
                         await self._records(read_records(list(news.records.records)))
+                    elif news.WhichOneof("news") in ("check", "coin"):
+                        self.spawn(self._hear(news))
                     elif news.WhichOneof("news") == "wanted":
                         self.spawn(self._give(news.wanted))
                     else:
@@ -126,7 +138,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
         request = services_pb2.WatchRequest(federation_digest=self.federation.digest, records=self.core.log.round)
-        kind, limit = services_pb2.Announcement, max(self.limits.manifest, self.limits.records)
+        limits = self.limits
+        kind, limit = services_pb2.Announcement, max(limits.manifest, limits.records, limits.subject, limits.tosses)
         return self.line(aggregator).listen(method("AggregatorService", "Watch"), request, kind, limit)
 
     async def _announced(self, wire: manifest_pb2.Manifest) -> None:
@@ -149,6 +162,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if not records:
             return
         last = records[-1]
+        if self._held is not None and self._held.manifest.round <= last.round:
+            self._drop_held()  # nothing outlives the round
         self.metrics.head(last.round)
         if last.outcome is not Outcome.APPLIED or self.config.name in last.silos:
             return
@@ -219,12 +234,72 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 self.switch(epoch)
             case core.TakePart(manifest):
                 self.follower.joined(manifest.digest)
+                self._counted.clear()
                 self._busy = self.spawn(self._attempt(manifest, self._busy))
+            case core.Show(toss):
+                self.spawn(self._say(services_pb2.SayRequest(toss=write_toss(toss)), self.core.current))
+            case core.Measure(manifest_digest, coin):
+                held = self._held
+                if held is None or held.manifest.digest != manifest_digest:
+                    return None  # the attempt is over, or the coin was answered
+                scalars = await self.work(measure, held, coin)
+                return core.Measured(manifest_digest, coin, scalars)
+            case core.Answer(said):
+                self._drop_held()
+                self.spawn(self._say(services_pb2.SayRequest(statement=write_statement(said)), self.core.current))
             case core.Done(manifest):
+                self._counted.set()
                 self.log.info("submitted", round=manifest.round, attempt=manifest.attempt, peer=manifest.chain[0])
             case Remember():
                 pass
         return None
+
+    # The tamper check, at level malicious
+
+    async def _hear(self, news: services_pb2.Announcement) -> None:
+        """Take part in a check: show the share of the coin, and answer the coin."""
+        try:
+            async with self._checking:
+                if news.WhichOneof("news") == "coin":
+                    await self.insist(core.CoinIn(read_tosses(list(news.coin.tosses))))
+                    return
+                async with asyncio.timeout(self.federation.policy.release_s):  # the receipt may be on its way
+                    await self._counted.wait()
+                subject, held = await asyncio.to_thread(read_subject, news.check), self._held
+                if held is None or held.sealing.share is None or held.manifest.digest != subject.ready.manifest:
+                    return  # started again since, or answered: what was sent is not here any more
+                event = core.CheckIn(subject, held.sealing.header.digest, held.root, held.sealing.share)
+                await self.insist(event)
+        except TimeoutError:
+            self.log.warning("a tamper check was opened, and this silo has no receipt for its body")
+        except PeerFault as fault:
+            self.metrics.rejected(fault.reason)
+            self.log.fault("this silo takes no part in the tamper check", fault)
+
+    async def _say(self, request: services_pb2.SayRequest, manifest: Manifest | None) -> None:
+        """Tell the aggregator, until it has heard it or the attempt is over."""
+        aggregator = self.federation.aggregator.name
+        what = method("AggregatorService", "Say")
+        async for _ in backoff():
+            if self.core.current is not manifest:
+                return
+            try:
+                await self.line(aggregator).ask(what, request, services_pb2.SayResponse, SMALL_BYTES, SAY_S)
+            except grpc.aio.AioRpcError as error:
+                if transient(error):
+                    continue
+                fault = fault_of(error)
+                if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:  # else the check is over
+                    self.log.fault("the aggregator refused this silo's part in the tamper check", fault)
+            except PeerFault as fault:
+                self.metrics.rejected(fault.reason)
+                continue
+            return
+
+    def _drop_held(self) -> None:
+        if self._held is not None:
+            self._held.wipe()
+        self._held = None
 
     async def _attempt(self, manifest: Manifest, before: asyncio.Task[None] | None) -> None:
         if before is not None:
@@ -335,20 +410,28 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     async def _submit(self, manifest: Manifest) -> None:
         """Send the frozen integers under fresh masks; if the stream breaks, send the same bytes again."""
-        sealing = self.core.sealing(manifest, os.urandom)
+        self._drop_held()
+        assert self._body is not None
+        held = Held.of(manifest, self.core.sealing(manifest, os.urandom), self._body[1])
+        if held.blinders is not None:
+            self._held = held
         try:
-            await self._send(manifest, sealing)
+            await self._send(manifest, held)
+        except BaseException:
+            self._drop_held()
+            raise
         finally:
-            sealing.wipe()
+            if self._held is not held:
+                held.wipe()
 
-    async def _send(self, manifest: Manifest, sealing: core.Sealing) -> None:
+    async def _send(self, manifest: Manifest, held: Held) -> None:
         hop = manifest.chain[0]
         log = self.log.bind(round=manifest.round, attempt=manifest.attempt, peer=hop)
         started = self.clock()
         what = method("ShufflerService", "Submit")
         async for attempt in backoff():
             roots: list[bytes] = []
-            frames = Outbox(self, self._frames(manifest, sealing, roots), body_pb2.Frame, hop, what.name)
+            frames = Outbox(self, self._frames(manifest, held, roots), body_pb2.Frame, hop, what.name)
             try:
                 answer = await self.line(hop).send(what, frames, frames.stream, SMALL_BYTES, manifest.deadline_s)
             except grpc.aio.AioRpcError as error:
@@ -363,18 +446,18 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 log.fault("what hop 1 answered is no receipt, trying again", fault)
                 continue
             await self._measure(manifest, frames.bytes)
-            root = roots[0] if roots else answer.root  # an early receipt: the body was there already
+            root = held.root = roots[0] if roots else answer.root  # an early receipt: the body was there already
             await self.step(core.ReceiptIn(read_receipt(answer), root))
             self.metrics.phase_took("submit", self.clock() - started)
             return
 
     async def _frames(
-        self, manifest: Manifest, sealing: core.Sealing, roots: list[bytes]
+        self, manifest: Manifest, held: Held, roots: list[bytes]
     ) -> AsyncIterator[body_pb2.Frame | bytes]:
+        sealing = held.sealing
         yield body_pb2.Frame(header=write_header(sealing.header))
         # Masks are not shared: a call that broke may still be at work on its last chunk.
-        assert self._body is not None
-        masking = _Masking(manifest, sealing, self._body[1])
+        masking = _Masking(held)
         digests: list[bytes] = []
         step = max(1, LOT_BYTES // masking.layout.chunk_bytes)
         for start in range(0, masking.layout.chunks, step):
@@ -408,11 +491,12 @@ def until_next(records: tuple[Record, ...]) -> Iterator[tuple[Record, ...]]:
 class _Masking:
     """One stream of a body: the frozen integers under its masks, chunk by chunk."""
 
-    def __init__(self, manifest: Manifest, sealing: core.Sealing, body: Bytes) -> None:
+    def __init__(self, held: Held) -> None:
         """The integers are in memory: those of a file were checked as a whole when they were read."""
+        manifest, sealing = held.manifest, held.sealing
         self.layout = layout(manifest)
         self._mode = baseline(manifest)
-        self._body = body
+        self._held, self._body = held, held.body
         self._masked = np.empty(self.layout.chunk_bytes, np.uint8)
         seeds = [(seed, manifest.context(layer)) for layer, seed in sealing.seeds]
         self._streams = mask_streams(seeds, manifest.plan.moduli)
@@ -429,7 +513,7 @@ class _Masking:
             planes = [part[sum(sizes[:j]) : sum(sizes[: j + 1])] for j in range(len(sizes))]
         else:
             n = self.layout.length(index)
-            plain = self._part(index * self.layout.chunk_bytes, sum(self.layout.plan.plane_bytes(n)))
+            plain = self._held.plain(index)
             masked = self._masked[: len(plain)]
             masked[:] = plain
             for stream in self._streams:

@@ -35,7 +35,18 @@ from silomix.runtime.observe.endpoint import Answer, Endpoint, serve
 Direction = Literal["received", "sent"]
 """Which way a message went, as seen from this node."""
 Phase = Literal[
-    "prepare", "collect", "release", "ready", "reveal", "apply", "record", "train", "encode", "submit", "follow"
+    "prepare",
+    "collect",
+    "release",
+    "check",
+    "ready",
+    "reveal",
+    "apply",
+    "record",
+    "train",
+    "encode",
+    "submit",
+    "follow",
 ]
 """What a node is busy with in a round."""
 Outcome = Literal["applied", "aborted", "abandoned"]

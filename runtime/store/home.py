@@ -103,6 +103,11 @@ class State:
         return self.directory / "sums"
 
     @property
+    def evidence(self) -> Path:
+        """Evidence against those who lied in a tamper check: the aggregator's."""
+        return self.directory / "evidence"
+
+    @property
     def spool(self) -> Path:
         """A hop's bodies on their way in."""
         return self.directory / "spool"

@@ -13,6 +13,7 @@ from silomix.runtime.config.load import NodeConfig, load_federation, load_node
 from silomix.runtime.config.owners.assemble import dump_federation
 from silomix.runtime.config.owners.trial import init
 from silomix.runtime.config.tables import ConfigError
+from silomix.runtime.core.numbers.plan import Encoding, Level
 from silomix.runtime.core.policy import AUTO, Policy, Server
 from silomix.runtime.core.policy import KEYS as POLICY
 from silomix.runtime.core.protocol.federation import Federation
@@ -99,7 +100,6 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("quantiser", '"int4"', '"int8"'),
     ("encoding", "[]", '"counts"'),
     ("level", '"honest"', '"semi-honest"'),
-    ("level", '"malicious"', "not available yet"),
     ("update", '"gradient"', '"delta"'),
     ("bound", "0", "above 0"),
     ("bound", "inf", "finite"),
@@ -161,6 +161,17 @@ def test_wrong_policy_values_name_file_key_and_what_is_allowed(home: Path, name:
         assert error.file.samefile(file)
         assert f"policy.{name}: " in str(error)
         assert says in str(error)
+
+
+def test_the_tamper_check_is_about_one_sum(tmp_path: Path) -> None:
+    """In groups the scalars would show who is in which; a level whose check is not made is never accepted."""
+    rule = Policy(level=Level.MALICIOUS, group_size=3)
+    with pytest.raises(ConfigError, match=r'policy\.level: found "malicious" with groups'):
+        init(tmp_path / "groups", 6, 2, name="demo", policy=rule, insecure=True)
+    rule = Policy(level=Level.MALICIOUS, encoding=Encoding.FIRST_PRIMES, chunk_parameters=16)
+    with pytest.raises(ConfigError, match=r"policy\.chunk_parameters: found 16; level malicious needs 73"):
+        init(tmp_path / "short", 6, 2, name="demo", policy=rule, insecure=True)
+    init(tmp_path / "good", 6, 2, name="demo", policy=Policy(level=Level.MALICIOUS), insecure=True)
 
 
 def test_a_median_needs_two_groups(tmp_path: Path) -> None:

@@ -41,18 +41,20 @@ class SealedSeed(_message.Message):
     def __init__(self, recipient: _Optional[str] = ..., sealed: _Optional[bytes] = ..., commitment: _Optional[bytes] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("silo", "manifest_digest", "seeds", "chunks", "signature")
+    __slots__ = ("silo", "manifest_digest", "seeds", "chunks", "signature", "coin_commitment")
     SILO_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    COIN_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     silo: str
     manifest_digest: bytes
     seeds: _containers.RepeatedCompositeFieldContainer[SealedSeed]
     chunks: int
     signature: bytes
-    def __init__(self, silo: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., seeds: _Optional[_Iterable[_Union[SealedSeed, _Mapping]]] = ..., chunks: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    coin_commitment: bytes
+    def __init__(self, silo: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., seeds: _Optional[_Iterable[_Union[SealedSeed, _Mapping]]] = ..., chunks: _Optional[int] = ..., signature: _Optional[bytes] = ..., coin_commitment: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("index", "first_parameter", "planes")

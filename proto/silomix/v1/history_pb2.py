@@ -23,27 +23,28 @@ _sym_db = _symbol_database.Default()
 
 
 from silomix.v1 import body_pb2 as silomix_dot_v1_dot_body__pb2
+from silomix.v1 import check_pb2 as silomix_dot_v1_dot_check__pb2
 from silomix.v1 import cohort_pb2 as silomix_dot_v1_dot_cohort__pb2
 from silomix.v1 import manifest_pb2 as silomix_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18silomix/v1/history.proto\x12\nsilomix.v1\x1a\x15silomix/v1/body.proto\x1a\x17silomix/v1/cohort.proto\x1a\x19silomix/v1/manifest.proto\",\n\tSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x8c\x01\n\x05Trail\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x15\n\rcohort_digest\x18\x02 \x01(\x0c\x12\x15\n\rgrouping_seal\x18\x03 \x01(\x0c\x12\x0f\n\x07root_in\x18\x04 \x01(\x0c\x12\x10\n\x08root_out\x18\x05 \x01(\x0c\x12\x12\n\npad_digest\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\"\x8e\x01\n\tAttempted\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\x12\r\n\x05\x63hain\x18\x03 \x03(\t\x12\x0e\n\x06\x61greed\x18\x04 \x01(\x0c\x12\r\n\x05silos\x18\x05 \x03(\t\x12)\n\nsignatures\x18\x06 \x03(\x0b\x32\x15.silomix.v1.Signature\"\xbc\x02\n\x06Record\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\'\n\x08\x61ttempts\x18\x04 \x03(\x0b\x32\x15.silomix.v1.Attempted\x12\x0c\n\x04root\x18\x05 \x01(\x0c\x12\x14\n\x0cmodel_before\x18\x06 \x01(\x0c\x12\x13\n\x0bmodel_after\x18\x07 \x01(\x0c\x12\x14\n\x0cstate_before\x18\x08 \x01(\x0c\x12\x13\n\x0bstate_after\x18\t \x01(\x0c\x12\x10\n\x08previous\x18\n \x01(\x0c\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12\x30\n\x11\x63ountersignatures\x18\x0c \x03(\x0b\x32\x15.silomix.v1.Signature\x12\x13\n\x0bnext_digest\x18\r \x01(\x0c\".\n\x07Records\x12#\n\x07records\x18\x01 \x03(\x0b\x32\x12.silomix.v1.Record\"\xe8\x01\n\nTranscript\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Manifest\x12\"\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x12.silomix.v1.Cohort\x12#\n\x07headers\x18\x03 \x03(\x0b\x32\x12.silomix.v1.Header\x12!\n\x06trails\x18\x04 \x03(\x0b\x32\x11.silomix.v1.Trail\x12\x0c\n\x04pads\x18\x05 \x03(\x0c\x12\r\n\x05seeds\x18\x06 \x03(\x0c\x12)\n\nsignatures\x18\x07 \x03(\x0b\x32\x15.silomix.v1.Signatureb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18silomix/v1/history.proto\x12\nsilomix.v1\x1a\x15silomix/v1/body.proto\x1a\x16silomix/v1/check.proto\x1a\x17silomix/v1/cohort.proto\x1a\x19silomix/v1/manifest.proto\",\n\tSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x8c\x01\n\x05Trail\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x15\n\rcohort_digest\x18\x02 \x01(\x0c\x12\x15\n\rgrouping_seal\x18\x03 \x01(\x0c\x12\x0f\n\x07root_in\x18\x04 \x01(\x0c\x12\x10\n\x08root_out\x18\x05 \x01(\x0c\x12\x12\n\npad_digest\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\"\xb8\x01\n\tAttempted\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\x0c\x12\r\n\x05\x63hain\x18\x03 \x03(\t\x12\x0e\n\x06\x61greed\x18\x04 \x01(\x0c\x12\r\n\x05silos\x18\x05 \x03(\t\x12)\n\nsignatures\x18\x06 \x03(\x0b\x32\x15.silomix.v1.Signature\x12\x0f\n\x07\x63ulprit\x18\x07 \x01(\t\x12\x17\n\x0f\x65vidence_digest\x18\x08 \x01(\x0c\"\xbc\x02\n\x06Record\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07outcome\x18\x03 \x01(\t\x12\'\n\x08\x61ttempts\x18\x04 \x03(\x0b\x32\x15.silomix.v1.Attempted\x12\x0c\n\x04root\x18\x05 \x01(\x0c\x12\x14\n\x0cmodel_before\x18\x06 \x01(\x0c\x12\x13\n\x0bmodel_after\x18\x07 \x01(\x0c\x12\x14\n\x0cstate_before\x18\x08 \x01(\x0c\x12\x13\n\x0bstate_after\x18\t \x01(\x0c\x12\x10\n\x08previous\x18\n \x01(\x0c\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12\x30\n\x11\x63ountersignatures\x18\x0c \x03(\x0b\x32\x15.silomix.v1.Signature\x12\x13\n\x0bnext_digest\x18\r \x01(\x0c\".\n\x07Records\x12#\n\x07records\x18\x01 \x03(\x0b\x32\x12.silomix.v1.Record\"\xbc\x02\n\nTranscript\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Manifest\x12\"\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x12.silomix.v1.Cohort\x12#\n\x07headers\x18\x03 \x03(\x0b\x32\x12.silomix.v1.Header\x12!\n\x06trails\x18\x04 \x03(\x0b\x32\x11.silomix.v1.Trail\x12\x0c\n\x04pads\x18\x05 \x03(\x0c\x12\r\n\x05seeds\x18\x06 \x03(\x0c\x12)\n\nsignatures\x18\x07 \x03(\x0b\x32\x15.silomix.v1.Signature\x12&\n\x06\x62odies\x18\x08 \x03(\x0b\x32\x16.silomix.v1.SignedRoot\x12*\n\x05\x63heck\x18\t \x01(\x0b\x32\x1b.silomix.v1.CheckTranscriptb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'silomix.v1.history_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SIGNATURE']._serialized_start=115
-  _globals['_SIGNATURE']._serialized_end=159
-  _globals['_TRAIL']._serialized_start=162
-  _globals['_TRAIL']._serialized_end=302
-  _globals['_ATTEMPTED']._serialized_start=305
-  _globals['_ATTEMPTED']._serialized_end=447
-  _globals['_RECORD']._serialized_start=450
-  _globals['_RECORD']._serialized_end=766
-  _globals['_RECORDS']._serialized_start=768
-  _globals['_RECORDS']._serialized_end=814
-  _globals['_TRANSCRIPT']._serialized_start=817
-  _globals['_TRANSCRIPT']._serialized_end=1049
+  _globals['_SIGNATURE']._serialized_start=139
+  _globals['_SIGNATURE']._serialized_end=183
+  _globals['_TRAIL']._serialized_start=186
+  _globals['_TRAIL']._serialized_end=326
+  _globals['_ATTEMPTED']._serialized_start=329
+  _globals['_ATTEMPTED']._serialized_end=513
+  _globals['_RECORD']._serialized_start=516
+  _globals['_RECORD']._serialized_end=832
+  _globals['_RECORDS']._serialized_start=834
+  _globals['_RECORDS']._serialized_end=880
+  _globals['_TRANSCRIPT']._serialized_start=883
+  _globals['_TRANSCRIPT']._serialized_end=1199
 # @@protoc_insertion_point(module_scope)

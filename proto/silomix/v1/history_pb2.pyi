@@ -1,4 +1,5 @@
 from silomix.v1 import body_pb2 as _body_pb2
+from silomix.v1 import check_pb2 as _check_pb2
 from silomix.v1 import cohort_pb2 as _cohort_pb2
 from silomix.v1 import manifest_pb2 as _manifest_pb2
 from google.protobuf.internal import containers as _containers
@@ -36,20 +37,24 @@ class Trail(_message.Message):
     def __init__(self, hop: _Optional[str] = ..., cohort_digest: _Optional[bytes] = ..., grouping_seal: _Optional[bytes] = ..., root_in: _Optional[bytes] = ..., root_out: _Optional[bytes] = ..., pad_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Attempted(_message.Message):
-    __slots__ = ("attempt", "manifest_digest", "chain", "agreed", "silos", "signatures")
+    __slots__ = ("attempt", "manifest_digest", "chain", "agreed", "silos", "signatures", "culprit", "evidence_digest")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
     SILOS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    CULPRIT_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     manifest_digest: bytes
     chain: _containers.RepeatedScalarFieldContainer[str]
     agreed: bytes
     silos: _containers.RepeatedScalarFieldContainer[str]
     signatures: _containers.RepeatedCompositeFieldContainer[Signature]
-    def __init__(self, attempt: _Optional[int] = ..., manifest_digest: _Optional[bytes] = ..., chain: _Optional[_Iterable[str]] = ..., agreed: _Optional[bytes] = ..., silos: _Optional[_Iterable[str]] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ...) -> None: ...
+    culprit: str
+    evidence_digest: bytes
+    def __init__(self, attempt: _Optional[int] = ..., manifest_digest: _Optional[bytes] = ..., chain: _Optional[_Iterable[str]] = ..., agreed: _Optional[bytes] = ..., silos: _Optional[_Iterable[str]] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., culprit: _Optional[str] = ..., evidence_digest: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("federation_digest", "round", "outcome", "attempts", "root", "model_before", "model_after", "state_before", "state_after", "previous", "signature", "countersignatures", "next_digest")
@@ -88,7 +93,7 @@ class Records(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class Transcript(_message.Message):
-    __slots__ = ("manifest", "cohort", "headers", "trails", "pads", "seeds", "signatures")
+    __slots__ = ("manifest", "cohort", "headers", "trails", "pads", "seeds", "signatures", "bodies", "check")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +101,8 @@ class Transcript(_message.Message):
     PADS_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     manifest: _manifest_pb2.Manifest
     cohort: _cohort_pb2.Cohort
     headers: _containers.RepeatedCompositeFieldContainer[_body_pb2.Header]
@@ -103,4 +110,6 @@ class Transcript(_message.Message):
     pads: _containers.RepeatedScalarFieldContainer[bytes]
     seeds: _containers.RepeatedScalarFieldContainer[bytes]
     signatures: _containers.RepeatedCompositeFieldContainer[Signature]
-    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., cohort: _Optional[_Union[_cohort_pb2.Cohort, _Mapping]] = ..., headers: _Optional[_Iterable[_Union[_body_pb2.Header, _Mapping]]] = ..., trails: _Optional[_Iterable[_Union[Trail, _Mapping]]] = ..., pads: _Optional[_Iterable[bytes]] = ..., seeds: _Optional[_Iterable[bytes]] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ...) -> None: ...
+    bodies: _containers.RepeatedCompositeFieldContainer[_check_pb2.SignedRoot]
+    check: _check_pb2.CheckTranscript
+    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., cohort: _Optional[_Union[_cohort_pb2.Cohort, _Mapping]] = ..., headers: _Optional[_Iterable[_Union[_body_pb2.Header, _Mapping]]] = ..., trails: _Optional[_Iterable[_Union[Trail, _Mapping]]] = ..., pads: _Optional[_Iterable[bytes]] = ..., seeds: _Optional[_Iterable[bytes]] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., bodies: _Optional[_Iterable[_Union[_check_pb2.SignedRoot, _Mapping]]] = ..., check: _Optional[_Union[_check_pb2.CheckTranscript, _Mapping]] = ...) -> None: ...

@@ -69,18 +69,20 @@ class Fence(_message.Message):
     def __init__(self, hop: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., signature: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
 
 class Bond(_message.Message):
-    __slots__ = ("manifest_digest", "participants", "grouping_seal", "hops", "signature")
+    __slots__ = ("manifest_digest", "participants", "grouping_seal", "hops", "signature", "check_digest")
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
     GROUPING_SEAL_FIELD_NUMBER: _ClassVar[int]
     HOPS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_DIGEST_FIELD_NUMBER: _ClassVar[int]
     manifest_digest: bytes
     participants: _containers.RepeatedCompositeFieldContainer[_cohort_pb2.Participant]
     grouping_seal: bytes
     hops: _containers.RepeatedCompositeFieldContainer[BoundHop]
     signature: bytes
-    def __init__(self, manifest_digest: _Optional[bytes] = ..., participants: _Optional[_Iterable[_Union[_cohort_pb2.Participant, _Mapping]]] = ..., grouping_seal: _Optional[bytes] = ..., hops: _Optional[_Iterable[_Union[BoundHop, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    check_digest: bytes
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., participants: _Optional[_Iterable[_Union[_cohort_pb2.Participant, _Mapping]]] = ..., grouping_seal: _Optional[bytes] = ..., hops: _Optional[_Iterable[_Union[BoundHop, _Mapping]]] = ..., signature: _Optional[bytes] = ..., check_digest: _Optional[bytes] = ...) -> None: ...
 
 class BoundHop(_message.Message):
     __slots__ = ("hop", "root_in", "root_out", "pad_digest", "signature")

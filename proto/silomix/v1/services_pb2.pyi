@@ -1,4 +1,6 @@
 from silomix.v1 import body_pb2 as _body_pb2
+from silomix.v1 import case_pb2 as _case_pb2
+from silomix.v1 import check_pb2 as _check_pb2
 from silomix.v1 import cohort_pb2 as _cohort_pb2
 from silomix.v1 import history_pb2 as _history_pb2
 from silomix.v1 import manifest_pb2 as _manifest_pb2
@@ -19,16 +21,20 @@ class WatchRequest(_message.Message):
     def __init__(self, federation_digest: _Optional[bytes] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("manifest", "finished", "records", "wanted")
+    __slots__ = ("manifest", "finished", "records", "wanted", "check", "coin")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    COIN_FIELD_NUMBER: _ClassVar[int]
     manifest: _manifest_pb2.Manifest
     finished: Finished
     records: _history_pb2.Records
     wanted: Wanted
-    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., records: _Optional[_Union[_history_pb2.Records, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
+    check: _case_pb2.Subject
+    coin: Coin
+    def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., records: _Optional[_Union[_history_pb2.Records, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ..., check: _Optional[_Union[_case_pb2.Subject, _Mapping]] = ..., coin: _Optional[_Union[Coin, _Mapping]] = ...) -> None: ...
 
 class Wanted(_message.Message):
     __slots__ = ("model_digest", "state")
@@ -47,6 +53,24 @@ class GivenPart(_message.Message):
     def __init__(self, what: _Optional[_Union[Wanted, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class GiveModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Coin(_message.Message):
+    __slots__ = ("tosses",)
+    TOSSES_FIELD_NUMBER: _ClassVar[int]
+    tosses: _containers.RepeatedCompositeFieldContainer[_check_pb2.Toss]
+    def __init__(self, tosses: _Optional[_Iterable[_Union[_check_pb2.Toss, _Mapping]]] = ...) -> None: ...
+
+class SayRequest(_message.Message):
+    __slots__ = ("toss", "statement")
+    TOSS_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    toss: _check_pb2.Toss
+    statement: _check_pb2.Statement
+    def __init__(self, toss: _Optional[_Union[_check_pb2.Toss, _Mapping]] = ..., statement: _Optional[_Union[_check_pb2.Statement, _Mapping]] = ...) -> None: ...
+
+class SayResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -229,20 +253,72 @@ class Groups(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class RelayTrailer(_message.Message):
-    __slots__ = ("trails",)
+    __slots__ = ("trails", "bodies")
     TRAILS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
     trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
-    def __init__(self, trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...
+    bodies: _containers.RepeatedCompositeFieldContainer[_check_pb2.SignedRoot]
+    def __init__(self, trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., bodies: _Optional[_Iterable[_Union[_check_pb2.SignedRoot, _Mapping]]] = ...) -> None: ...
+
+class AnswerRequest(_message.Message):
+    __slots__ = ("manifest_digest", "trails", "bodies", "tosses")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    TOSSES_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
+    bodies: _containers.RepeatedCompositeFieldContainer[_check_pb2.SignedRoot]
+    tosses: _containers.RepeatedCompositeFieldContainer[_check_pb2.Toss]
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., bodies: _Optional[_Iterable[_Union[_check_pb2.SignedRoot, _Mapping]]] = ..., tosses: _Optional[_Iterable[_Union[_check_pb2.Toss, _Mapping]]] = ...) -> None: ...
+
+class AnswerResponse(_message.Message):
+    __slots__ = ("statement",)
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    statement: _check_pb2.Statement
+    def __init__(self, statement: _Optional[_Union[_check_pb2.Statement, _Mapping]] = ...) -> None: ...
+
+class DefendRequest(_message.Message):
+    __slots__ = ("manifest_digest", "trails", "bodies", "check")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
+    bodies: _containers.RepeatedCompositeFieldContainer[_check_pb2.SignedRoot]
+    check: _check_pb2.CheckTranscript
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., bodies: _Optional[_Iterable[_Union[_check_pb2.SignedRoot, _Mapping]]] = ..., check: _Optional[_Union[_check_pb2.CheckTranscript, _Mapping]] = ...) -> None: ...
+
+class DefencePart(_message.Message):
+    __slots__ = ("defence", "chunk")
+    DEFENCE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    defence: _check_pb2.Defence
+    chunk: _body_pb2.Chunk
+    def __init__(self, defence: _Optional[_Union[_check_pb2.Defence, _Mapping]] = ..., chunk: _Optional[_Union[_body_pb2.Chunk, _Mapping]] = ...) -> None: ...
+
+class ConvictRequest(_message.Message):
+    __slots__ = ("case",)
+    CASE_FIELD_NUMBER: _ClassVar[int]
+    case: _case_pb2.Case
+    def __init__(self, case: _Optional[_Union[_case_pb2.Case, _Mapping]] = ...) -> None: ...
+
+class ConvictResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class AgreeRequest(_message.Message):
-    __slots__ = ("manifest_digest", "trails", "life")
+    __slots__ = ("manifest_digest", "trails", "life", "check")
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TRAILS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     manifest_digest: bytes
     trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
     life: bytes
-    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., life: _Optional[bytes] = ...) -> None: ...
+    check: _check_pb2.CheckTranscript
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., life: _Optional[bytes] = ..., check: _Optional[_Union[_check_pb2.CheckTranscript, _Mapping]] = ...) -> None: ...
 
 class AgreeResponse(_message.Message):
     __slots__ = ("signature",)

@@ -56,6 +56,11 @@ class AggregatorServiceStub:
                 request_serializer=silomix_dot_v1_dot_services__pb2.ConfirmRequest.SerializeToString,
                 response_deserializer=silomix_dot_v1_dot_services__pb2.ConfirmResponse.FromString,
                 _registered_method=True)
+        self.Say = channel.unary_unary(
+                '/silomix.v1.AggregatorService/Say',
+                request_serializer=silomix_dot_v1_dot_services__pb2.SayRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.SayResponse.FromString,
+                _registered_method=True)
         self.Deliver = channel.stream_unary(
                 '/silomix.v1.AggregatorService/Deliver',
                 request_serializer=silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
@@ -108,6 +113,13 @@ class AggregatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Say(self, request, context):
+        """Show a share of the coin, or answer the coin. Only silos may [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Deliver(self, request_iterator, context):
         """Take in the cohort's sum from the last hop of the chain.
         """
@@ -152,6 +164,11 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
                     servicer.Confirm,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.ConfirmRequest.FromString,
                     response_serializer=silomix_dot_v1_dot_services__pb2.ConfirmResponse.SerializeToString,
+            ),
+            'Say': grpc.unary_unary_rpc_method_handler(
+                    servicer.Say,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.SayRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.SayResponse.SerializeToString,
             ),
             'Deliver': grpc.stream_unary_rpc_method_handler(
                     servicer.Deliver,
@@ -289,6 +306,33 @@ class AggregatorService:
             _registered_method=True)
 
     @staticmethod
+    def Say(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.AggregatorService/Say',
+            silomix_dot_v1_dot_services__pb2.SayRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.SayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Deliver(request_iterator,
             target,
             options=(),
@@ -405,6 +449,21 @@ class ShufflerServiceStub:
                 request_serializer=silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
                 response_deserializer=silomix_dot_v1_dot_services__pb2.Delivery.FromString,
                 _registered_method=True)
+        self.Answer = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Answer',
+                request_serializer=silomix_dot_v1_dot_services__pb2.AnswerRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.AnswerResponse.FromString,
+                _registered_method=True)
+        self.Defend = channel.unary_stream(
+                '/silomix.v1.ShufflerService/Defend',
+                request_serializer=silomix_dot_v1_dot_services__pb2.DefendRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.DefencePart.FromString,
+                _registered_method=True)
+        self.Convict = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Convict',
+                request_serializer=silomix_dot_v1_dot_services__pb2.ConvictRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.ConvictResponse.FromString,
+                _registered_method=True)
         self.Agree = channel.unary_unary(
                 '/silomix.v1.ShufflerService/Agree',
                 request_serializer=silomix_dot_v1_dot_services__pb2.AgreeRequest.SerializeToString,
@@ -463,6 +522,27 @@ class ShufflerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Answer(self, request, context):
+        """Answer the coin, once for an attempt. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Defend(self, request, context):
+        """Open what is false where an equation of the tamper check fails. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Convict(self, request, context):
+        """See the evidence against a silo, and let it sit out. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Agree(self, request, context):
         """Sign for a release, once for an attempt. Only the aggregator may ask [unknown_peer].
         """
@@ -511,6 +591,21 @@ def add_ShufflerServiceServicer_to_server(servicer, server):
                     servicer.Relay,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.RelayFrame.FromString,
                     response_serializer=silomix_dot_v1_dot_services__pb2.Delivery.SerializeToString,
+            ),
+            'Answer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Answer,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.AnswerRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.AnswerResponse.SerializeToString,
+            ),
+            'Defend': grpc.unary_stream_rpc_method_handler(
+                    servicer.Defend,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.DefendRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.DefencePart.SerializeToString,
+            ),
+            'Convict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Convict,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.ConvictRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.ConvictResponse.SerializeToString,
             ),
             'Agree': grpc.unary_unary_rpc_method_handler(
                     servicer.Agree,
@@ -664,6 +759,87 @@ class ShufflerService:
             '/silomix.v1.ShufflerService/Relay',
             silomix_dot_v1_dot_services__pb2.RelayFrame.SerializeToString,
             silomix_dot_v1_dot_services__pb2.Delivery.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Answer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Answer',
+            silomix_dot_v1_dot_services__pb2.AnswerRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.AnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Defend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Defend',
+            silomix_dot_v1_dot_services__pb2.DefendRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.DefencePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Convict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Convict',
+            silomix_dot_v1_dot_services__pb2.ConvictRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.ConvictResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
-from silomix.runtime.config.load import load_node
+from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
@@ -28,9 +28,7 @@ NUMBERS = ("round", "epoch", "attempts", "cohort")
 def show(path: Path, *, as_json: bool) -> int:
     """Print the log and what is wrong with it; the exit code is 1 if anything is."""
     config = load_node(path)
-    if not config.state.journal.exists():
-        raise UserError(f"{config.state.journal} is not there: this node has not run yet")
-    with _journal(config.state.journal) as journal:
+    with journal_of(config) as journal:
         records, forks = list(read_log(journal)), list(read_forks(journal))
     problems = verify_log(records, config.epochs)
     problems += [
@@ -69,8 +67,11 @@ def verify_log(records: list[Record], epochs: Epochs) -> list[str]:
 
 
 @contextmanager
-def _journal(path: Path) -> Iterator[Journal]:
+def journal_of(config: NodeConfig) -> Iterator[Journal]:
     """Open a copy of a journal: a node that runs has its own for itself. Signatures tell a bad copy."""
+    path = config.state.journal
+    if not path.exists():
+        raise UserError(f"{path} is not there: this node has not run yet")
     with tempfile.TemporaryDirectory() as place:
         for suffix in ("", "-journal"):
             source = path.with_name(path.name + suffix)
@@ -102,7 +103,7 @@ def _table(records: list[Record], epochs: Epochs) -> Table:
         table.add_row(
             str(record.round),
             *([_number(record, epochs)] if later else []),
-            str(record.outcome),
+            " ".join([str(record.outcome), *(f"({one.culprit} lied)" for one in record.attempts if one.culprit)]),
             str(len(record.attempts)),
             str(len(record.silos)) if record.outcome is Outcome.APPLIED else "-",
             _short(record.model_after),
@@ -130,6 +131,7 @@ def _json(record: Record) -> dict[str, Any]:
                 "chain": list(one.chain),
                 "manifest": one.manifest.hex(),
                 "agreed": one.agreed.hex(),
+                **({"culprit": one.culprit, "evidence": one.evidence.hex()} if one.culprit else {}),
             }
             for one in record.attempts
         ],

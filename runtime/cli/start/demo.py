@@ -16,6 +16,7 @@ import numpy as np
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.start.running import Asked, attack, carry_out
+from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import interrupt_on_sigterm
 from silomix.runtime.results import FINAL, RunFiles
@@ -26,12 +27,14 @@ from silomix.runtime.terminal import console, say, say_json
 TASK = "silomix.models.digits:task"
 
 
-def demo(silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json: bool) -> int:
+def demo(
+    silos: int, shufflers: int, rounds: int, *, keep: Path | None, as_json: bool, level: str = "semi-honest"
+) -> int:
     """Run the demo and print what came of it; clean up in every case."""
     interrupt_on_sigterm()
     out = keep or Path(tempfile.mkdtemp(prefix="silomix-demo-"))
     try:
-        policy = Policy(deadline_s=120, release_s=60)
+        policy = Policy(deadline_s=120, release_s=60, level=Level(level))
         place, done = carry_out(Asked(TASK, silos, shufflers, rounds, policy=policy, out=out, audit=True))
         summary: dict[str, Any] = {
             "rounds": len(done.history) - len(done.abandoned),

@@ -42,6 +42,15 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--shufflers", type=int, default=3, metavar="N", help="hops (default: %(default)s)")
     cmd.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds (default: %(default)s)")
     cmd.add_argument("--keep", type=Path, metavar="DIR", help="keep the model and the federation's files here")
+    cmd.add_argument(
+        "--level",
+        choices=["trusted", "semi-honest", "malicious"],
+        default="semi-honest",
+        help="whom silos have to trust; at malicious every sum is checked for tampering (default: %(default)s)",
+    )
+    cmd.add_argument(
+        "--tamper", default="", metavar="HOP", help="let this hop change one residue of each sum: see who is named"
+    )
     json_flag(cmd)
     cmd.set_defaults(handler=_demo)
 
@@ -70,7 +79,13 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
 def _demo(args: argparse.Namespace) -> int:
     from silomix.runtime.cli.start.demo import demo
 
-    return demo(args.silos, args.shufflers, args.rounds, keep=args.keep, as_json=args.json)
+    if args.tamper:
+        if args.level != "malicious":
+            raise BadOption("--tamper", "nothing finds tampering out below --level malicious; give both")
+        from silomix.runtime.cli.start.tampered import tampered
+
+        return tampered(args.tamper, args.silos, args.shufflers, keep=args.keep, as_json=args.json)
+    return demo(args.silos, args.shufflers, args.rounds, level=args.level, keep=args.keep, as_json=args.json)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -156,7 +156,7 @@ class Codec:
             )
         if not self.weighted:
             return cohort
-        last = layout.chunks - 1
+        last = layout.value_chunks - 1
         residues = layout.unpack(last, layout.planes(layout.part(body, last).data, last))
         weight = int(residue.decode_sum(residues[:, -1:], self.plan)[0])
         if not cohort <= weight <= cohort * self.plan.weight_levels:

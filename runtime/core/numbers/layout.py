@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import residue
+from silomix.runtime.core.numbers.fold import rhos
 from silomix.runtime.core.numbers.packing import Bytes, Residues, check, pack_into, slice_bytes, unpack
-from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Plan
+from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS, Level, Plan
 from silomix.runtime.core.numbers.slices import add_plane
 
 
@@ -23,10 +24,23 @@ class Layout:
     coordinates: int
     chunk_parameters: int = CHUNK_PARAMETERS
 
+    @cached_property
+    def blinders(self) -> int:
+        """How many coordinates the chunk of blinders has, the last one; 0 if there is none, below level malicious.
+
+        As many in every plane as the plane with the smallest modulus needs: so all chunks are handled alike.
+        """
+        return max(rhos(self.plan)) if self.plan.level is Level.MALICIOUS else 0
+
     @property
+    def value_chunks(self) -> int:
+        """How many chunks hold values, and the weight."""
+        return -(-self.coordinates // self.chunk_parameters)
+
+    @cached_property
     def chunks(self) -> int:
         """How many chunks a body has."""
-        return -(-self.coordinates // self.chunk_parameters)
+        return self.value_chunks + bool(self.blinders)
 
     def start(self, index: int) -> int:
         """First coordinate of a chunk."""
@@ -37,22 +51,33 @@ class Layout:
                 found=index,
                 expected=self.chunks,
             )
-        return index * self.chunk_parameters
+        return min(index * self.chunk_parameters, self.coordinates)
 
     def length(self, index: int) -> int:
         """How many coordinates a chunk has."""
-        return min(self.chunk_parameters, self.coordinates - self.start(index))
+        start = self.start(index)
+        return self.blinders if start == self.coordinates else min(self.chunk_parameters, self.coordinates - start)
 
     @cached_property
     def chunk_bytes(self) -> int:
         """Bytes of the planes of a full chunk."""
         return sum(self.plan.plane_bytes(self.chunk_parameters))
 
+    @cached_property
+    def value_bytes(self) -> int:
+        """Bytes of the planes of all values, and of the weight."""
+        full = self.value_chunks - 1
+        last = self.coordinates - full * self.chunk_parameters
+        return full * self.chunk_bytes + sum(self.plan.plane_bytes(last)) if self.value_chunks else 0
+
     @property
     def body_bytes(self) -> int:
         """Bytes of all planes of a body, without framing."""
-        last = self.coordinates - (self.chunks - 1) * self.chunk_parameters
-        return (self.chunks - 1) * self.chunk_bytes + sum(self.plan.plane_bytes(last)) if self.chunks else 0
+        return self.value_bytes + (sum(self.plan.plane_bytes(self.blinders)) if self.blinders else 0)
+
+    def offset(self, index: int) -> int:
+        """Where a chunk begins in a body, in bytes."""
+        return min(index * self.chunk_bytes, self.value_bytes)
 
     def body(self) -> Bytes:
         """Make an empty body: all residues are zero."""
@@ -61,7 +86,8 @@ class Layout:
     def part(self, body: Bytes, index: int) -> Bytes:
         """Return a chunk of a body, as a view: its planes one behind the other."""
         self.start(index)
-        return body[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
+        end = self.offset(index + 1) if index < self.value_chunks else self.body_bytes
+        return body[self.offset(index) : end]
 
     def planes(self, part: memoryview, index: int) -> list[memoryview]:
         """Cut a chunk into its planes."""
@@ -96,22 +122,22 @@ class Layout:
         return rows
 
     def residues(self, body: Bytes) -> Residues:
-        """Unpack a whole body."""
+        """Unpack the values of a whole body, and the weight."""
         out = residue.zeros(self.plan, self.coordinates)
-        for i in range(self.chunks):
+        for i in range(self.value_chunks):
             start = self.start(i)
             planes = self.planes(self.part(body, i).data, i)
             out[:, start : start + self.length(i)] = self.unpack(i, planes)
         return out
 
     def pack(self, residues: npt.NDArray[np.integer[Any]]) -> Bytes:
-        """Pack a whole body."""
+        """Pack a whole body; blinders are left at zero."""
         if residues.shape != (len(self.plan.moduli), self.coordinates):
             shape = (len(self.plan.moduli), self.coordinates)
             raise ValueError(f"a body holds residues of shape {shape}, not {residues.shape}")
         rows: Residues = residues.astype(residue.plan_dtype(self.plan), copy=False)
         out = self.body()
-        for i in range(self.chunks):
+        for i in range(self.value_chunks):
             start = self.start(i)
             self.put(self.part(out, i), rows[:, start : start + self.length(i)])
         return out

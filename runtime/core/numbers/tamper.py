@@ -5,7 +5,7 @@ the parameters, then rho blinder coordinates. Everything that travels is extende
 masks all d + rho coordinates alike, and every hop adds up and unmasks all of them:
 
     c_i   = (x_i, b_i) + mask_{i,1} + ... + mask_{i,k} + (the aggregator's layer of i)      what silo i sends
-    in_1  = sum_i c_i           in_{h+1} = out_h           out_h = in_h - sum_i mask_{i,h}
+    in_1  = sum_i c_i           in_{h+1} = out_h           out_h = in_h - sum_i mask_{i,h} + pad_h
 
 When the hops have signed all of that, the silos toss a coin. It gives a_1..a_rho in F_p^d and with them, for an
 extended vector v, the scalars ``l_j(v) = <a_j, v[:d]> + v[d + j]``. They are linear, so whatever holds between vectors
@@ -91,9 +91,15 @@ class Share:
 
 
 def coin(
-    context: bytes, cohort: Collection[str], commitments: Mapping[str, bytes], shares: Mapping[str, Share]
+    context: bytes,
+    cohort: Collection[str],
+    commitments: Mapping[str, bytes],
+    shares: Mapping[str, Share],
+    early: bytes | None = None,
 ) -> bytes:
     """Combine the shares of a cohort, or name who keeps the coin from being tossed.
+
+    `early` is what the commitments are bound to, if silos committed before there was a context: the attempt's manifest.
 
     Every silo of the cohort counts: if a missing share were skipped, colluders could look at the others' shares and
     choose among the coins that they get by showing theirs or not. Ballots that differ blame nobody here: the culprit is
@@ -104,7 +110,8 @@ def coin(
     for silo in sorted((commitments.keys() | shares.keys()) - set(cohort)):
         raise PeerFault(Reason.SHARE_MISMATCH, f"silo {silo} has no part in this coin", silo=silo)
     for silo, share in sorted(shares.items()):
-        if len(share.value) != SHARE_BYTES or commit(share.value, silo, context) != commitments.get(silo):
+        bound = context if early is None else early
+        if len(share.value) != SHARE_BYTES or commit(share.value, silo, bound) != commitments.get(silo):
             raise PeerFault(
                 Reason.SHARE_MISMATCH, f"silo {silo} showed a share of the coin that it had not committed to", silo=silo
             )
@@ -123,7 +130,12 @@ def coin(
                 f"silo {silo} was shown other commitments than we were: answer nothing, and compare them with it",
                 witness=silo,
             )
-    return digest("tamper-coin", context, *_pairs({silo: share.value for silo, share in shares.items()}))
+    return combined(context, {silo: share.value for silo, share in shares.items()})
+
+
+def combined(context: bytes, shares: Mapping[str, bytes]) -> bytes:
+    """Return the coin that shares make. Whether they are those that were committed to, `coin` checks."""
+    return digest("tamper-coin", context, *_pairs(shares))
 
 
 def _pairs(by_silo: Mapping[str, bytes]) -> list[str | bytes]:
@@ -149,7 +161,9 @@ class Passage:
     taken: Scalars
     """l(in_h), at the first hop over the sum of what the cohort sent."""
     sent: Scalars
-    """l(out_h), over in_h without this hop's masks."""
+    """l(out_h), over in_h without this hop's masks, and under its pad if it has one."""
+    pad: Scalars | None = None
+    """l of the pad's expansion, stated before the pad is shown, and recomputed by everybody afterwards."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +224,8 @@ def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
     claims = {s.silo: s.sent for s in transcript.submissions}
     for h, passage in enumerate(transcript.passages):
         yield _Equation(EquationKind.EDGE, passage.hop, passage.taken, claims)
-        removed = _total(plan, (passage.taken, _negative(plan, passage.sent)))
+        added = () if passage.pad is None else (passage.pad,)
+        removed = _total(plan, (passage.taken, *added, _negative(plan, passage.sent)))
         yield _Equation(EquationKind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
         claims = {passage.hop: passage.sent}
     yield _Equation(EquationKind.EDGE, transcript.arrival.node, transcript.arrival.taken, claims)
@@ -219,7 +234,8 @@ def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
 def verify(plan: Plan, cohort: Collection[str], chain: Sequence[str], transcript: Transcript) -> list[Finding]:
     """Check every equation and return those that fail, in the chain's order, so that the first one comes first.
 
-    sum_i l(c_i) = l(in_1), l(out_h) = l(in_{h+1}) up to the aggregator, l(in_h) - l(out_h) = sum_i sigma_{i,h}.
+    sum_i l(c_i) = l(in_1), l(out_h) = l(in_{h+1}) up to the aggregator, l(in_h) + l(pad_h) - l(out_h) = sum_i
+    sigma_{i,h}.
     The sum may be used only if the list is empty. The caller waits until all have published; scalars that are not
     canonical residues are refused, with the sender's name, for there has to be one way only to state a value.
     """
@@ -242,11 +258,11 @@ def verify(plan: Plan, cohort: Collection[str], chain: Sequence[str], transcript
                 expected=len(chain),
             )
         for scalars in (s.sent, *s.masks):
-            _check_scalars(plan, s.silo, scalars)
+            check_scalars(plan, s.silo, scalars)
     for p in transcript.passages:
-        _check_scalars(plan, p.hop, p.taken)
-        _check_scalars(plan, p.hop, p.sent)
-    _check_scalars(plan, transcript.arrival.node, transcript.arrival.taken)
+        for scalars in (p.taken, p.sent, *(() if p.pad is None else (p.pad,))):
+            check_scalars(plan, p.hop, scalars)
+    check_scalars(plan, transcript.arrival.node, transcript.arrival.taken)
     return [
         Finding(equation.kind, equation.where, plane)
         for equation in _equations(plan, transcript)
@@ -288,7 +304,7 @@ def _negative(plan: Plan, scalars: Scalars) -> Scalars:
     return tuple(tuple(-x % p for x in row) for p, row in zip(plan.moduli, scalars, strict=True))
 
 
-def _check_scalars(plan: Plan, node: str, scalars: Scalars) -> None:
+def check_scalars(plan: Plan, node: str, scalars: Scalars) -> None:
     """Refuse scalars that are too few, too many or not reduced, and name whose they are."""
     found = tuple(map(len, scalars))
     if found != rhos(plan):

@@ -14,8 +14,21 @@ from typing import get_args
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
+from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema
+from silomix.runtime.core.numbers.tamper import Finding
+from silomix.runtime.core.protocol.check.blame import Case, Charge, Defence, Verdict, decide
+from silomix.runtime.core.protocol.check.hearing import Hearing
+from silomix.runtime.core.protocol.check.said import (
+    CheckTranscript,
+    SignedRoot,
+    Statement,
+    Subject,
+    Toss,
+    check_subject,
+    checks,
+)
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import (
@@ -94,7 +107,18 @@ class HopReleased:
     round: int
 
 
-Fact = Lived | Tried | Sealed | Recorded | HopReleased
+@dataclass(frozen=True)
+class Convicted:
+    """The durable fact that somebody was shown to have lied in an attempt, by evidence that is kept."""
+
+    round: int
+    attempt: int
+    culprit: str
+    evidence: bytes
+    """Digest of the case."""
+
+
+Fact = Lived | Tried | Sealed | Recorded | HopReleased | Convicted
 
 
 # Events
@@ -225,6 +249,41 @@ class SumIn:
     manifest: bytes
     trails: tuple[Trail, ...]
     now: float
+    bodies: tuple[SignedRoot, ...] = ()
+    """At level malicious: what each silo of the cohort has signed of its body."""
+
+
+@dataclass(frozen=True)
+class TossIn:
+    """A silo has shown its share of the coin."""
+
+    toss: Toss
+    now: float
+
+
+@dataclass(frozen=True)
+class StatedIn:
+    """Somebody has answered the coin with its scalars; this node too."""
+
+    statement: Statement
+    now: float
+
+
+@dataclass(frozen=True)
+class DefenceIn:
+    """The node at which an equation fails has opened what it has to open, with the vector if it is one."""
+
+    defence: Defence
+    now: float
+    vector: Bytes | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class PadsFalse:
+    """A hop has stated scalars of another pad than it showed: its sum does not count."""
+
+    case: Case
+    now: float
 
 
 @dataclass(frozen=True)
@@ -315,6 +374,10 @@ Event = (
     | Unopened
     | CohortIn
     | SumIn
+    | TossIn
+    | StatedIn
+    | DefenceIn
+    | PadsFalse
     | AgreedIn
     | PadIn
     | PadRefused
@@ -397,11 +460,50 @@ class Take:
 
 
 @dataclass(frozen=True)
+class AskTosses:
+    """Ask every silo of the cohort for its share of the coin."""
+
+    manifest: Manifest
+    subject: Subject
+
+
+@dataclass(frozen=True)
+class AskScalars:
+    """Show everybody the shares, and ask for scalars: the silos, every hop, and this node itself."""
+
+    manifest: Manifest
+    subject: Subject
+    tosses: tuple[Toss, ...]
+    coin: bytes
+
+
+@dataclass(frozen=True)
+class AskDefence:
+    """An equation fails at a node: ask it to open what is false. It may be this node."""
+
+    manifest: Manifest
+    finding: Finding
+    subject: Subject
+    check: CheckTranscript
+
+
+@dataclass(frozen=True)
+class Convict:
+    """Somebody has lied: keep the evidence, tell operators, and let hop 1 see it if it is a silo."""
+
+    round: int
+    attempt: int
+    verdict: Verdict
+    vector: Bytes | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class AskReady:
     """Ask every hop to sign for the release."""
 
     ready: Ready
     chain: tuple[str, ...]
+    check: CheckTranscript | None = None
 
 
 @dataclass(frozen=True)
@@ -411,6 +513,8 @@ class Keep:
     manifest: Manifest
     ready: Ready
     signatures: Signatures
+    bodies: tuple[SignedRoot, ...] = ()
+    check: CheckTranscript | None = None
 
 
 @dataclass(frozen=True)
@@ -469,6 +573,8 @@ class Finish:
 
     round: int
     converged: bool = False
+    barred: tuple[str, ...] = ()
+    """Hops that were shown to have lied, and without which there is no chain: the federation stops."""
 
 
 Effect = (
@@ -481,6 +587,10 @@ Effect = (
     | Expand
     | Accuse
     | Take
+    | AskTosses
+    | AskScalars
+    | AskDefence
+    | Convict
     | AskReady
     | Keep
     | AskPads
@@ -510,6 +620,10 @@ class Phase(StrEnum):
     """Silos train and submit."""
     RELEASING = "releasing"
     """The cohort is known, and its padded sum is on its way."""
+    CHECKING = "checking"
+    """The padded sum is here, and everybody answers the coin, at level malicious. Nothing is released yet."""
+    BLAMING = "blaming"
+    """An equation of the check fails, and the node where it does is to defend itself."""
     READY = "ready"
     """The padded sum is here, and hops sign for its release. Nothing is released yet."""
     REVEALING = "revealing"
@@ -525,6 +639,7 @@ class Phase(StrEnum):
 
 
 _NONE = refuses(Reason.WRONG_MANIFEST, "no attempt is open")
+_NO_CHECK = refuses(Reason.WRONG_MANIFEST, "no check is open")
 _ON = (Phase.PREPARING, Phase.RECORDING, Phase.CHANGING, Phase.FINISHED)
 """Where the next attempt begins, the round ends, or all of it."""
 _FAILED = does("_failed")
@@ -538,7 +653,7 @@ def _row(**answers: Answer) -> dict[type, Answer]:
     """Answer the events that matter in a phase. A stream is refused in all others, and everything else ignored."""
     named = {kind.__name__: kind for kind in get_args(Event)}
     row: dict[type, Answer] = dict.fromkeys(named.values(), IGNORES)
-    row |= {HeaderIn: _NONE, CohortIn: _NONE, EpochsIn: does("_epochs")}
+    row |= {HeaderIn: _NONE, CohortIn: _NONE, TossIn: _NO_CHECK, StatedIn: _NO_CHECK, EpochsIn: does("_epochs")}
     row |= {HopGone: does("_gone"), HopBack: does("_back")}
     return row | {named[name]: answer for name, answer in answers.items()}
 
@@ -574,7 +689,24 @@ TABLE: Table = {
         HeaderIn=does("_header"),
         Unopened=does("_unopened"),
         CohortIn=does("_cohort"),
-        SumIn=does("_sum_in", Phase.READY),
+        SumIn=does("_sum_in", Phase.READY, Phase.CHECKING),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        HopGone=_GONE,
+        Tick=_TICK,
+    ),
+    Phase.CHECKING: _row(
+        HeadIn=_LATE,
+        TossIn=does("_toss", *_ON),
+        StatedIn=does("_stated", Phase.READY, Phase.BLAMING),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        HopGone=_GONE,
+        Tick=_TICK,
+    ),
+    Phase.BLAMING: _row(
+        HeadIn=_LATE,
+        DefenceIn=does("_defence", *_ON),
         HopFailed=_FAILED,
         HopLost=_LOST,
         HopGone=_GONE,
@@ -595,7 +727,12 @@ TABLE: Table = {
         HopFailed=_FAILED,
         HopGone=_GONE,
     ),
-    Phase.APPLYING: _row(HeadIn=_LATE, SumApplied=does("_applied", Phase.RECORDING), SumRefused=does("_refused", *_ON)),
+    Phase.APPLYING: _row(
+        HeadIn=_LATE,
+        SumApplied=does("_applied", Phase.RECORDING),
+        SumRefused=does("_refused", *_ON),
+        PadsFalse=does("_pads_false", *_ON),
+    ),
     Phase.RECORDING: _row(HeadIn=_LATE, CountersignedIn=does("_countersigned_in", *_ON), HopFailed=_FAILED),
     Phase.CHANGING: _row(),
     Phase.FINISHED: _row(),
@@ -649,6 +786,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self._summed: Cohort | None = None
         self._groups: tuple[Group, ...] = ()
         self._ready: Ready | None = None
+        self.hearing: Hearing | None = None
+        self.convicted: dict[str, Convicted] = {}
         self._signatures: dict[str, bytes] = {}
         self._pads: dict[str, Secret] = {}
         self._countersigned: dict[str, bytes] = {}
@@ -672,6 +811,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 if fact.record.round >= self.round:
                     self.round = fact.record.round + 1
                     self.attempt = max(self._tried.get(self.round, {}), default=0)
+            case Convicted():
+                self.convicted.setdefault(fact.culprit, fact)
             case HopReleased():
                 self.hop_released[fact.hop] = max(fact.round, self.hop_released.get(fact.hop, 0))
 
@@ -692,7 +833,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
     @property
     def available(self) -> tuple[str, ...]:
         """The hops that a chain can have now: the whole pool, unless the policy allows to go on without the lost."""
-        lost = self.gone | {hop for hop, model in self._elsewhere.items() if model == self.model}
+        lost = self.gone | {hop for hop, model in self._elsewhere.items() if model == self.model} | set(self.convicted)
         here = tuple(hop for hop in self.federation.chain if hop not in lost)
         enough = len(here) >= self.federation.chain_rule.minimum
         if self.federation.policy.group_size and self.bond is not None:
@@ -702,6 +843,11 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
     @property
     def _masked(self) -> bool:
         return self.federation.plan.level is not Level.TRUSTED
+
+    @property
+    def barred(self) -> tuple[str, ...]:
+        """The hops that were shown to have lied, and that no chain can do without: no attempt runs over them."""
+        return tuple(hop for hop in self.available if hop in self.convicted)
 
     def _invited(self) -> tuple[str, ...]:
         return self.federation.draw(self.log.applied + 1)
@@ -879,8 +1025,11 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         for secret in self._pads.values():
             secret.wipe()
         self._keys, self._private, self._opened, self._headers = {}, {}, set(), {}
-        self._summed, self._groups, self._ready = None, (), None
+        self._summed, self._groups, self._ready, self.hearing = None, (), None, None
         self._signatures, self._pads, self._countersigned = {}, {}, {}
+        if self.barred:
+            self.state = Phase.FINISHED
+            return [Finish(self.round - 1, barred=self.barred)]
         if self.round > self.federation.policy.rounds:
             self.state = Phase.FINISHED
             return [Finish(self.round - 1)]
@@ -1086,9 +1235,85 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []
         ready = Ready(manifest.digest, manifest.model, event.trails)
         check_ready(ready, self._released_for.digest, manifest.chain, self.federation)
-        self._ready, self.state = ready, Phase.READY
         self._until = event.now + self.federation.policy.release_s
+        if checks(self.federation):
+            return self._hear(manifest, ready, event.bodies)
+        self._ready, self.state = ready, Phase.READY
         return [AskReady(ready, manifest.chain)]
+
+    # The check, at level malicious
+
+    def _hear(self, manifest: Manifest, ready: Ready, bodies: tuple[SignedRoot, ...]) -> list[Effect]:
+        cohort = self._released_for
+        subject = Subject(cohort, tuple(self._headers[p.header] for p in cohort.participants), bodies, ready)
+        check_subject(subject, manifest, self.federation)
+        self._ready, self.state = ready, Phase.CHECKING
+        self.hearing = Hearing(manifest, subject, self.federation)
+        return [AskTosses(manifest, subject)]
+
+    @property
+    def _hearing(self) -> Hearing:
+        assert self.hearing is not None, "the table lets nothing come here before a check is open"
+        return self.hearing
+
+    def _toss(self, event: TossIn) -> list[Effect]:
+        """Take a share in. The last one makes the coin; one that was not committed to names its silo."""
+        hearing, manifest = self._hearing, self._open_manifest
+        try:
+            complete = hearing.toss(event.toss)
+        except PeerFault as fault:
+            try:
+                verdict = decide(hearing.charge(event.toss), self.federation)
+            except PeerFault:
+                raise fault from None  # nothing that anybody would have to answer for
+            return self._convict(verdict, event.now)
+        if not complete:
+            return []
+        self._until = event.now + self.federation.policy.release_s
+        return [AskScalars(manifest, hearing.subject, hearing.shares, hearing.coin)]
+
+    def _stated(self, event: StatedIn) -> list[Effect]:
+        """Take scalars in. When all are here, the equations hold, or the node where the first fails is asked why."""
+        hearing, manifest = self._hearing, self._open_manifest
+        complete = hearing.state(event.statement)
+        self.trouble.pop(event.statement.name, None)
+        if not complete:
+            return []
+        self._until = event.now + self.federation.policy.release_s
+        transcript, finding = hearing.transcript, hearing.finding
+        if finding is not None:
+            self.state = Phase.BLAMING
+            return [AskDefence(manifest, finding, hearing.subject, transcript)]
+        self._ready, self.state = replace(self._release, check=transcript.digest), Phase.READY
+        return [AskReady(self._ready, manifest.chain, transcript)]
+
+    def _defence(self, event: DefenceIn) -> list[Effect]:
+        """Look at what was opened, and name whoever lied."""
+        hearing = self._hearing
+        case = Case(
+            Charge.EQUATION,
+            hearing.manifest,
+            hearing.subject,
+            check=hearing.transcript,
+            defence=event.defence,
+        )
+        return self._convict(decide(case, self.federation, event.vector), event.now, event.vector)
+
+    def _pads_false(self, event: PadsFalse) -> list[Effect]:
+        """Discard a sum whose hop has lied about its pad: everybody can see it now."""
+        if event.case.manifest.digest != self._open_manifest.digest:
+            return []
+        return self._convict(decide(event.case, self.federation), event.now)
+
+    def _convict(self, verdict: Verdict, now: float, vector: Bytes | None = None) -> list[Effect]:
+        """Name a culprit. Without a hop that it needs, the federation stops; a silo is hop 1's to leave out."""
+        fact = Convicted(self.round, self.attempt, verdict.culprit, verdict.case.digest)
+        self.trouble[verdict.culprit] = verdict.sentence
+        self.convicted.setdefault(verdict.culprit, fact)
+        remember: list[Effect] = [Remember(fact), Convict(self.round, self.attempt, verdict, vector)]
+        effects = self._give_up(now, over=verdict.culprit in self.federation.chain)
+        self.trouble.pop(verdict.culprit, None)
+        return remember + effects
 
     @property
     def _released_for(self) -> Cohort:
@@ -1114,7 +1339,10 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         signatures = (*((hop, self._signatures[hop]) for hop in manifest.chain), own)
         self.state = Phase.REVEALING
         sealed = Sealed(self.round, self.attempt, self.model, Bond.of(self._released_for, ready, signatures))
-        return [Keep(manifest, ready, signatures), Remember(sealed), AskPads(ready, signatures, sealed.bond)]
+        keep = Keep(manifest, ready, signatures)
+        if self.hearing is not None:
+            keep = replace(keep, bodies=self.hearing.subject.bodies, check=self.hearing.transcript)
+        return [keep, Remember(sealed), AskPads(ready, signatures, sealed.bond)]
 
     def _pad(self, event: PadIn) -> list[Effect]:
         manifest, ready = self._open_manifest, self._release
@@ -1153,6 +1381,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             if fact is not None:
                 signatures = fact.bond.signed_by(self.identity.name)
                 attempt = replace(attempt, agreed=fact.agreed, silos=fact.bond.silos, signatures=signatures)
+            named = next((c for c in self.convicted.values() if (c.round, c.attempt) == (self.round, number)), None)
+            if named is not None:
+                attempt = replace(attempt, culprit=named.culprit, evidence=named.evidence)
             attempts.append(attempt)
         return Record(
             self.federation.digest,
@@ -1239,6 +1470,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         for hop in silent:
             self.trouble.setdefault(hop, f"no answer while {self.state}")
         troubles = [f"{hop}: {what}" for hop, what in self.trouble.items()]
+        if self.hearing is not None and self.state is Phase.CHECKING:
+            own = self.identity.name
+            troubles += [f"{name} or {own}: no word in the check" for name in self.hearing.silent if name != own]
+        elif self.hearing is not None and self.state is Phase.BLAMING and not over:
+            finding = self.hearing.finding
+            troubles += [f"{finding.where} or {self.identity.name}: no defence"] if finding is not None else []
         if missing := self.missing(now):
             came, needed = {header.silo for header in self._headers.values()}, self._open_manifest.minimum_cohort
             names = ", ".join(missing)

@@ -11,7 +11,8 @@ from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.noise import Noise
-from silomix.runtime.core.numbers.plan import Level, Plan, largest_value, plan
+from silomix.runtime.core.numbers.fold import rhos
+from silomix.runtime.core.numbers.plan import Granularity, Level, Plan, largest_value, plan
 from silomix.runtime.core.policy import Policy, Server
 
 SHOWN = 16
@@ -124,8 +125,11 @@ class Federation:
         policy, silos = self.policy, len(self.silos)
         if problem := self.chain_rule.problem:
             return "minimum_hops", f"found {policy.minimum_hops}: {problem}; give 0 for the whole pool"
-        if policy.level is Level.MALICIOUS:
-            return "level", 'found "malicious", which is not available yet; give "semi-honest" or "trusted"'
+        if policy.level is Level.MALICIOUS and (policy.group_size or policy.granularity is not Granularity.SUM):
+            return "level", (
+                'found "malicious" with groups or a granularity other than "sum": the tamper check is about one sum of '
+                'the whole cohort; give group_size = 0 and granularity = "sum", or level = "semi-honest"'
+            )
         if policy.minimum_cohort > silos:
             return "minimum_cohort", f"found {policy.minimum_cohort}; give at most {silos}, the number of [[silos]]"
         invited, least = round(policy.subsample * silos, 9), self.minimum_cohort
@@ -151,6 +155,9 @@ class Federation:
                 f"{policy.weight_levels}, policy.headroom = {policy.headroom} and {silos} silos: {fault.message} "
                 "(r is policy.precision, n_max the number of silos)"
             )
+        least = max(rhos(self.plan)) if policy.level is Level.MALICIOUS else 1
+        if policy.chunk_parameters < least:
+            return "chunk_parameters", f"found {policy.chunk_parameters}; level malicious needs {least} or more"
         return None
 
     @cached_property

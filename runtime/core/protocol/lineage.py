@@ -6,7 +6,7 @@ seeds. So whoever publishes another mean, or another model, is found out by ever
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.learning.optimise import Optimiser, combine, step
@@ -16,6 +16,16 @@ from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import UpdateKind
+from silomix.runtime.core.protocol.check.blame import Case, Charge, false_pads
+from silomix.runtime.core.protocol.check.said import (
+    CheckTranscript,
+    SignedRoot,
+    Subject,
+    check_holds,
+    check_subject,
+    checks,
+    coin_of,
+)
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, body_root, chunk_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures, check_pads, check_ready
@@ -39,6 +49,15 @@ class Transcript:
     """In the order of the chain."""
     seeds: tuple[Secret, ...] = field(default=(), repr=False)
     """Those of the aggregator's layer, in the order of the cohort; none at level trusted."""
+    bodies: tuple[SignedRoot, ...] = ()
+    """At level malicious: what the silos have signed of their bodies, in the order of the cohort."""
+    check: CheckTranscript | None = None
+    """At level malicious: all that was said in the tamper check."""
+
+    @property
+    def subject(self) -> Subject:
+        """What the tamper check was about."""
+        return Subject(self.cohort, self.headers, self.bodies, replace(self.ready, check=b""))
 
 
 def follows(federation: Federation) -> bool:
@@ -65,6 +84,33 @@ def check_transcript(transcript: Transcript, record: Record, federation: Federat
         raise PeerFault(Reason.WRONG_PAD, f"{len(transcript.pads)} pads came of {len(manifest.chain)} hops")
     check_pads(ready, dict(zip(manifest.chain, transcript.pads, strict=True)))
     _check_seeds(transcript, headers)
+    if checks(federation):
+        check_said_and_shown(transcript, federation)
+
+
+def check_said_and_shown(transcript: Transcript, federation: Federation) -> None:
+    """Check a release at level malicious: the coin, everybody's scalars, and the pads that were shown since."""
+    check, subject, manifest = transcript.check, transcript.subject, transcript.manifest
+    if check is None or transcript.ready.check != check.digest:
+        raise PeerFault(Reason.TAMPERED, "a release without the tamper check that was signed for")
+    check_subject(subject, manifest, federation)
+    coin_of(subject, check.tosses, federation)
+    check_holds(check, subject.context, subject.cohort.silos, manifest.chain, federation)
+    case = false_pad(transcript)
+    if case is not None:
+        raise PeerFault(Reason.TAMPERED, f"{case.hop} lied about its pad in the tamper check", peer=case.hop)
+
+
+def false_pad(transcript: Transcript) -> Case | None:
+    """Recompute what the hops have stated of their pads, now that these are shown; make a case of the first lie."""
+    check, manifest, subject = transcript.check, transcript.manifest, transcript.subject
+    if check is None:
+        return None
+    pads = dict(zip(manifest.chain, transcript.pads, strict=True))
+    for hop in false_pads(manifest, subject, check, pads):
+        shown = bytes(bytearray(pads[hop].value))
+        return Case(Charge.PAD, manifest, subject, check=check, hop=hop, pad=shown)
+    return None
 
 
 def _check_seeds(transcript: Transcript, headers: Mapping[bytes, Header]) -> None:

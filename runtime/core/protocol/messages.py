@@ -176,6 +176,8 @@ class Header:
     seeds: tuple[SealedSeed, ...]
     chunks: int
     signature: bytes = b""
+    coin: bytes = b""
+    """At level malicious the commitment to the silo's share of the coin: so the cohort fixes all of them."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -183,7 +185,8 @@ class Header:
         seeds: list[str | bytes] = []
         for seed in self.seeds:
             seeds += [seed.recipient, seed.sealed, seed.commitment]
-        return digest("header", self.silo, self.manifest, len(self.seeds), *seeds, self.chunks)
+        coin = (self.coin,) if self.coin else ()
+        return digest("header", self.silo, self.manifest, len(self.seeds), *seeds, self.chunks, *coin)
 
     def signed(self, identity: Identity) -> "Header":
         """Sign it."""
@@ -284,12 +287,15 @@ class Bond:
     """What each hop did, in the order of the chain, without cohort and signature."""
     signatures: tuple[bytes, ...]
     """Those of the hops in the same order, and the aggregator's."""
+    check: bytes = b""
+    """At level malicious the digest of the tamper check's transcript."""
 
     @classmethod
     def of(cls, cohort: Cohort, ready: Ready, signatures: Signatures) -> "Bond":
         """Make the proof of a release that all have signed for."""
         bare = tuple(replace(trail, cohort=b"", grouping=b"", signature=b"") for trail in ready.trails)
-        return cls(ready.manifest, cohort.participants, ready.grouping, bare, tuple(s for _, s in signatures))
+        signed = tuple(s for _, s in signatures)
+        return cls(ready.manifest, cohort.participants, ready.grouping, bare, signed, ready.check)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -309,7 +315,7 @@ class Bond:
         """What all signed, if it was on this model."""
         cohort = Cohort(self.manifest, self.participants).digest
         trails = tuple(replace(trail, cohort=cohort, grouping=self.grouping) for trail in self.trails)
-        return Ready(self.manifest, model, trails).digest
+        return Ready(self.manifest, model, trails, self.check).digest
 
     def digest(self, model: bytes) -> bytes:
         """What the manifest has of it."""

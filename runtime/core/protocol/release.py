@@ -80,6 +80,9 @@ class Ready:
     model: bytes
     """The manifest names it too; here it stands apart, so that the signatures show by themselves what they bind."""
     trails: tuple[Trail, ...]
+    check: bytes = b""
+    """At level malicious the digest of the tamper check's transcript. While it is empty, `digest` is what the check is
+    about, and nobody signs it for a release."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -87,6 +90,8 @@ class Ready:
         parts: list[str | bytes] = []
         for trail in self.trails:
             parts += [trail.hop, trail.came, trail.sent, trail.pad]
+        if self.check:
+            parts.append(self.check)
         return digest("ready", self.manifest, self.model, self.cohort, self.grouping, len(self.trails), *parts)
 
     @property

@@ -46,6 +46,10 @@ class Attempted:
     silos: tuple[str, ...] = ()
     """Whom the release was for."""
     signatures: Signatures = ()
+    culprit: str = ""
+    """Who was shown to have lied in it, if the tamper check failed."""
+    evidence: bytes = b""
+    """Digest of what shows it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Record:
             parts.append(len(one.signatures))
             for name, signature in one.signatures:
                 parts += [name, signature]
+            if one.culprit or one.evidence:
+                parts += [one.culprit, one.evidence]
         return digest(
             "record",
             self.federation,

@@ -226,6 +226,8 @@ def check_header(header: Header, manifest: Manifest, federation: Federation) -> 
                 Reason.SEAL_BROKEN, f"{header.silo} sealed a seed with a point of small order", peer=header.silo
             )
     _expect(Reason.WRONG_LENGTH, "number of chunks", header.chunks, layout(manifest).chunks)
+    coin = DIGEST_BYTES if manifest.plan.level is Level.MALICIOUS else 0
+    _expect(Reason.WRONG_LENGTH, "bytes of the commitment to the coin", len(header.coin), coin)
     verify(silo.key, header.digest, header.signature, header.silo)
 
 

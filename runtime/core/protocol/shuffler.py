@@ -17,6 +17,21 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars, combined
+from silomix.runtime.core.protocol.check.blame import Case, Defence, decide, defend, first_finding, signed_root
+from silomix.runtime.core.protocol.check.said import (
+    CheckTranscript,
+    SignedRoot,
+    Statement,
+    Subject,
+    Toss,
+    check_equations,
+    check_said,
+    check_subject,
+    checks,
+    coin_of,
+    relayed,
+)
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
@@ -181,7 +196,41 @@ class Accused:
     evidence: Evidence
 
 
-Fact = Padded | PadGone | Closed | Signed | Released | Heard | Stored | Forked | KeysMade | KeysGone | Accused
+@dataclass(frozen=True)
+class Stated:
+    """The durable fact that this hop has answered a coin, and how: an attempt has no second one."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Convicted:
+    """The durable fact that a silo was shown to have lied in a tamper check: it sits out."""
+
+    round: int
+    silo: str
+    evidence: bytes
+    """Digest of the case."""
+
+
+Fact = (
+    Padded
+    | PadGone
+    | Closed
+    | Signed
+    | Released
+    | Heard
+    | Stored
+    | Forked
+    | KeysMade
+    | KeysGone
+    | Accused
+    | Stated
+    | Convicted
+)
 
 
 # Events
@@ -298,6 +347,56 @@ class ReadyIn:
     manifest: bytes
     trails: tuple[Trail, ...]
     life: bytes = b""
+    check: CheckTranscript | None = None
+    """At level malicious: all that was said in the tamper check."""
+
+
+@dataclass(frozen=True)
+class CoinIn:
+    """The silos have tossed the coin: this hop is to answer it."""
+
+    manifest: bytes
+    trails: tuple[Trail, ...]
+    bodies: tuple[SignedRoot, ...]
+    tosses: tuple[Toss, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The scalars of what came in, of what went out and of the pad are computed."""
+
+    manifest: bytes
+    context: bytes
+    coin: bytes
+    scalars: tuple[Scalars, ...]
+
+
+@dataclass(frozen=True)
+class ChargeIn:
+    """An equation of the check fails at this hop: it is to defend itself."""
+
+    manifest: bytes
+    trails: tuple[Trail, ...]
+    bodies: tuple[SignedRoot, ...]
+    check: CheckTranscript
+
+
+@dataclass(frozen=True)
+class Investigated:
+    """What is true of the claims of others, by their names: of their masks, or of what they sent."""
+
+    manifest: bytes
+    finding: Finding
+    subject: Subject
+    check: CheckTranscript
+    truth: tuple[tuple[str, Scalars], ...]
+
+
+@dataclass(frozen=True)
+class CaseIn:
+    """Somebody is said to have lied in a tamper check, with the evidence."""
+
+    case: Case
 
 
 @dataclass(frozen=True)
@@ -354,6 +453,11 @@ Event = (
     | EvidenceIn
     | SendRefused
     | Delivered
+    | CoinIn
+    | Measured
+    | ChargeIn
+    | Investigated
+    | CaseIn
     | ReadyIn
     | RevealIn
     | RecordIn
@@ -435,6 +539,41 @@ class Release:
     grouping: Grouping | None
     pad: Secret = field(repr=False)
     roots: tuple[bytes, ...] = ()
+    bodies: tuple[SignedRoot, ...] = ()
+    """At hop 1 and level malicious: what the silos have signed of their bodies, in the same order."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Compute the scalars of what came in, of what went out and of the pad, under this coin."""
+
+    manifest: bytes
+    context: bytes
+    coin: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer the coin."""
+
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Investigate:
+    """Find out which claims are true: of the masks that were sealed to this hop, or of what came in."""
+
+    manifest: bytes
+    finding: Finding
+    subject: Subject
+    check: CheckTranscript
+
+
+@dataclass(frozen=True)
+class Defend:
+    """Answer a charge, with the vector that came from whoever is named, if it names one."""
+
+    defence: Defence
 
 
 @dataclass(frozen=True)
@@ -489,6 +628,10 @@ Effect = (
     | Count
     | Acknowledge
     | Release
+    | Measure
+    | Answer
+    | Investigate
+    | Defend
     | Agree
     | Reveal
     | Countersign
@@ -520,6 +663,11 @@ _OPEN = does("_open", State.OPEN, State.GIVEN_UP)
 _CLOSING = (State.RELEASING, State.GIVEN_UP)
 _ALWAYS = {
     Show: does("_show"),
+    CoinIn: does("_coin"),
+    Measured: does("_measured"),
+    ChargeIn: does("_charge"),
+    Investigated: does("_investigated"),
+    CaseIn: does("_case"),
     ReadyIn: does("_ready"),
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
@@ -615,6 +763,8 @@ class _Attempt:
     counting: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)  # silo -> header digest, receipt
     counted: dict[str, tuple[bytes, Receipt]] = field(default_factory=dict)
     cohort: bytes = b""  # digest of the one that it is for, once it is closed
+    released: Cohort | None = None  # the same, once its sum is on its way from here
+    trailers: dict[bytes, SignedRoot] = field(default_factory=dict)  # by header digest, at hop 1
 
 
 def _conflict(silo: str) -> PeerFault:
@@ -670,6 +820,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.life = b""
         """The highest that an aggregator has shown: no other is served."""
         self.forks: dict[int, Forked] = {}
+        self.stated: dict[bytes, Statement] = {}
+        """By manifest: the one coin that this hop has answered."""
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
@@ -706,6 +858,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case KeysGone():
                 for secret in self.keys.pop((fact.round, fact.attempt), {}).values():
                     secret.wipe()
+            case Stated():
+                self.stated[fact.manifest] = fact.statement
+            case Convicted():
+                self.unfit[fact.silo] = max(self.unfit.get(fact.silo, 0), fact.round + UNFIT_ROUNDS - 1)
             case Accused():
                 silo = fact.evidence.silo
                 self.unfit[silo] = max(self.unfit.get(silo, 0), fact.round + UNFIT_ROUNDS - 1)
@@ -1000,7 +1156,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if first and self._sits_out(silo):
             raise PeerFault(
                 Reason.SEAL_BROKEN,
-                f"{silo} was shown to have sealed garbage: it sits out until round {self.unfit[silo] + 1}",
+                f"{silo} was shown to have sealed garbage, or to have lied: it sits out until round "
+                f"{self.unfit[silo] + 1}",
                 peer=silo,
             )
 
@@ -1078,6 +1235,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         receipt = Receipt(header.silo, header.manifest, event.root, self.identity.name)
         receipt = replace(receipt, signature=self.identity.sign(receipt.digest))
         attempt.counting[header.silo] = (header.digest, receipt)
+        attempt.trailers[header.digest] = SignedRoot(event.root, event.signature)
         return [Count(header)]
 
     def _late_body(self, event: BodyIn) -> list[Effect]:
@@ -1212,11 +1370,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Pass the sum on under a pad. Cohort, grouping and pad are one fact, before the first byte leaves."""
         attempt = self._now_open
         manifest = attempt.manifest
-        attempt.cohort, self.state = cohort.digest, State.RELEASING
+        attempt.cohort, attempt.released, self.state = cohort.digest, cohort, State.RELEASING
         roots = tuple(attempt.counted[s][1].root for s in cohort.silos) if self._first(manifest) else ()
+        bodies: tuple[SignedRoot, ...] = ()
+        if roots and checks(self.federation):
+            bodies = tuple(attempt.trailers[p.header] for p in cohort.participants)
         padded = self.padded.get(manifest.digest)
         if padded is not None:  # a restart goes on with what was remembered
-            return [Release(cohort, grouping, padded.pad, roots)]
+            return [Release(cohort, grouping, padded.pad, roots, bodies)]
         padded = Padded(
             manifest.round,
             manifest.attempt,
@@ -1229,7 +1390,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             b"" if grouping is None else grouping.seal,
             Secret.draw(self._rng),
         )
-        return [Remember(padded), Release(cohort, grouping, padded.pad, roots)]
+        return [Remember(padded), Release(cohort, grouping, padded.pad, roots, bodies)]
 
     # Ready, and showing the pad
 
@@ -1248,6 +1409,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         own = ready.trails[padded.chain.index(self.identity.name)]
         if own.pad != pad_digest(padded.pad) or own.grouping != padded.grouping:
             raise PeerFault(Reason.WRONG_PAD, "the trail that is said to be this hop's has another pad or grouping")
+        if checks(self.federation):
+            ready = replace(ready, check=self._checked(padded, ready, event.check))
         signed = self.signed.get(event.manifest)
         if signed not in (None, ready.digest):
             raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
@@ -1255,7 +1418,104 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             self._check_fence(padded.round, padded.attempt)
         fact = Signed(padded.round, padded.attempt, event.manifest, ready.digest)
         remember: list[Effect] = [] if signed else [Remember(fact)]
+        if checks(self.federation) and self.attempt is not None and self.attempt.manifest.digest == event.manifest:
+            remember += self._forget_keys()
         return [*remember, Agree(self.identity.sign(ready.digest))]
+
+    # The tamper check, at level malicious
+
+    def _coin(self, event: CoinIn) -> list[Effect]:
+        """Answer the coin of an attempt, once: what was answered is in the journal before it leaves."""
+        padded = self._padded(event.manifest)
+        ready = Ready(event.manifest, padded.model, event.trails)
+        with relayed(self.federation):
+            check_ready(ready, padded.cohort, padded.chain, self.federation)
+        said = self.stated.get(event.manifest)
+        if said is not None:  # also after a restart
+            shares = {one.silo: one.share for one in event.tosses}
+            if (said.context, said.coin) != (ready.digest, combined(ready.digest, shares)):
+                raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has answered another coin of this attempt")
+            return [Answer(said)]
+        subject = self._subject(event.manifest, ready, event.bodies)
+        with relayed(self.federation):
+            coin = coin_of(subject, event.tosses, self.federation)
+        return [Measure(event.manifest, subject.context, coin)]
+
+    def _subject(self, manifest: bytes, ready: Ready, bodies: tuple[SignedRoot, ...]) -> Subject:
+        """Put together what a check is about, from what is here and what was passed on; refuse if it is gone."""
+        attempt = self.attempt
+        here = attempt is not None and attempt.manifest.digest == manifest and attempt.released is not None
+        if attempt is None or attempt.released is None or not here or self.state not in (State.RELEASING, State.DONE):
+            raise PeerFault(Reason.WRONG_SEQUENCE, "this hop was started again, and no longer has what passed here")
+        self._check_fence(attempt.manifest.round, attempt.manifest.attempt)
+        cohort = attempt.released
+        subject = Subject(cohort, tuple(attempt.headers[p.header] for p in cohort.participants), bodies, ready)
+        own = ready.trails[attempt.manifest.layer(self.identity.name) - 1]
+        padded = self._padded(manifest)
+        if own.pad != pad_digest(padded.pad):
+            raise PeerFault(Reason.WRONG_PAD, "the trail that is said to be this hop's has another pad")
+        with relayed(self.federation):
+            check_subject(subject, attempt.manifest, self.federation)
+        return subject
+
+    def _measured(self, event: Measured) -> list[Effect]:
+        said = self.stated.get(event.manifest)
+        if said is not None and (said.context, said.coin) != (event.context, event.coin):
+            raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has answered another coin of this attempt")
+        if said is not None:
+            return [Answer(said)]
+        padded = self._padded(event.manifest)
+        made = Statement(self.identity.name, event.context, event.coin, event.scalars).signed(self.identity)
+        return [Remember(Stated(padded.round, padded.attempt, event.manifest, made)), Answer(made)]
+
+    def _checked(self, padded: Padded, ready: Ready, check: CheckTranscript | None) -> bytes:
+        """Check everybody's scalars before this hop signs anything: a sum that was altered stays under its pad."""
+        own = self.stated.get(padded.manifest)
+        if check is None or own is None or own not in check.statements or own.context != ready.digest:
+            raise PeerFault(
+                Reason.WRONG_SEQUENCE,
+                "a release needs the tamper check's transcript, with this hop's own answer in it",
+                peer=self.federation.aggregator.name,
+            )
+        with relayed(self.federation):
+            check_said(check, ready.digest, padded.silos, padded.chain, self.federation)
+        check_equations(check, padded.silos, padded.chain, self.federation)
+        return check.digest
+
+    def _charge(self, event: ChargeIn) -> list[Effect]:
+        """Find out who lied, if an equation fails at this hop; a charge that does not hold is refused."""
+        padded, own = self._padded(event.manifest), self.stated.get(event.manifest)
+        ready = Ready(event.manifest, padded.model, event.trails)
+        with relayed(self.federation):
+            check_ready(ready, padded.cohort, padded.chain, self.federation)
+            check_said(event.check, ready.digest, padded.silos, padded.chain, self.federation)
+        first = first_finding(event.check, self.federation, padded.silos, padded.chain)
+        if own is None or own not in event.check.statements or first is None or first.where != self.identity.name:
+            why = "a charge that is none: no equation fails here first, or these are not this hop's scalars"
+            raise PeerFault(Reason.FALSE_EVIDENCE, why, peer=self.federation.aggregator.name)
+        subject = self._subject(event.manifest, ready, event.bodies)
+        return [Investigate(event.manifest, first, subject, event.check)]
+
+    def _investigated(self, event: Investigated) -> list[Effect]:
+        """Open one claim that is false. No other key is ever opened, so no honest silo's mask is."""
+        manifest, truth, chain = self._now_open.manifest, dict(event.truth), self._now_open.manifest.chain
+        keys = self.keys.get((manifest.round, manifest.attempt), {})
+        roots = {}
+        if event.finding.kind is EquationKind.EDGE:
+            roots = {name: signed_root(event.subject, self.identity.name, name, manifest) for name in truth}
+        made = defend(event.finding, event.check, chain, truth, keys, roots, self.identity)
+        effects: list[Effect] = []
+        if made.name and self._first(manifest):
+            effects.append(Remember(Convicted(manifest.round, made.name, made.digest)))
+        return [*effects, Defend(made)]
+
+    def _case(self, event: CaseIn) -> list[Effect]:
+        """Look at evidence against a silo oneself, and let it sit out. One of a vector is known where that came in."""
+        verdict = decide(event.case, self.federation)
+        round_ = event.case.manifest.round
+        if verdict.culprit not in self.federation.silo_names or round_ < self.log.round - UNFIT_ROUNDS:
+            return []
+        return [Remember(Convicted(round_, verdict.culprit, event.case.digest))]
 
     def _reveal(self, event: RevealIn) -> list[Effect]:
         """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""
@@ -1392,6 +1652,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if manifest.digest != event.manifest:
             return []
         self.state = State.DONE
+        if checks(self.federation):  # they answer the coin first, and go when this hop has signed
+            return []
+        return self._forget_keys()
+
+    def _forget_keys(self) -> list[Effect]:
+        manifest = self._now_open.manifest
         over = (manifest.round, manifest.attempt)  # keys for the next round may be made already
         return [*(Remember(KeysGone(*number)) for number in self.keys if number <= over), Forget()]
 

@@ -5,12 +5,15 @@ masks. It joins a round only if that goes on from the round log it knows, with t
 joins a further attempt only if no hop of an earlier one can have released, or is there to refuse a second cohort.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, commitment, seal
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.tamper import Scalars
+from silomix.runtime.core.protocol.check import said
+from silomix.runtime.core.protocol.check.said import Statement, Subject, Toss, check_subject, coin_of, relayed
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
@@ -45,7 +48,27 @@ class Forked:
     other: Record
 
 
-Fact = Joined | Stored | Forked
+@dataclass(frozen=True)
+class Tossed:
+    """The durable fact that a silo has shown its share of an attempt's coin, and for which check: for no other."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+    context: bytes
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The durable fact that a silo has answered a coin: a second one in that attempt would give its values away."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+    coin: bytes
+
+
+Fact = Joined | Stored | Forked | Tossed | Stated
 
 
 # Events
@@ -87,7 +110,33 @@ class ReceiptIn:
     root: bytes
 
 
-Event = RecordsIn | ForkSeen | EpochsIn | Announced | ReceiptIn
+@dataclass(frozen=True)
+class CheckIn:
+    """A tamper check is open. The driver adds what it has of this silo's own body in that attempt."""
+
+    subject: Subject
+    header: bytes
+    root: bytes
+    share: Secret = field(repr=False)
+
+
+@dataclass(frozen=True)
+class CoinIn:
+    """All silos of the cohort have shown their shares."""
+
+    tosses: tuple[Toss, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The scalars of this silo's body, and of its mask for each hop, are computed."""
+
+    manifest: bytes
+    coin: bytes
+    scalars: tuple[Scalars, ...]
+
+
+Event = RecordsIn | ForkSeen | EpochsIn | Announced | ReceiptIn | CheckIn | CoinIn | Measured
 
 
 # Effects
@@ -113,13 +162,35 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Show:
+    """Show the share of the coin."""
+
+    toss: Toss
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Compute the scalars of the body, and of the mask for each hop, under this coin."""
+
+    manifest: bytes
+    coin: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer the coin. From here on the seeds and blinders of that attempt are of no use."""
+
+    statement: Statement
+
+
+@dataclass(frozen=True)
 class Switch:
     """The next round is in another epoch: this machine is done, and one of that epoch goes on from the journal."""
 
     epoch: bytes
 
 
-Effect = Remember[Fact] | Follow | TakePart | Done | Switch
+Effect = Remember[Fact] | Follow | TakePart | Done | Show | Measure | Answer | Switch
 
 
 class State(StrEnum):
@@ -135,21 +206,28 @@ class State(StrEnum):
 
 _HEARS = does("_announced", State.TAKING_PART)
 _HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork"), EpochsIn: does("_epochs")}
+_NO_CHECK = refuses(Reason.WRONG_MANIFEST, "a check, and this silo's body does not count")
+_NO_PART = {CheckIn: _NO_CHECK, CoinIn: _NO_CHECK, Measured: _NO_CHECK}
 TABLE: Table = {
     State.WAITING: {
         **_HISTORY,
         Announced: _HEARS,
         ReceiptIn: refuses(Reason.WRONG_MANIFEST, "a receipt, and nothing was sent"),
+        **_NO_PART,
     },
     State.TAKING_PART: {
         **_HISTORY,
         Announced: _HEARS,
         ReceiptIn: does("_receipt", State.COUNTED),
+        **_NO_PART,
     },
     State.COUNTED: {
         **_HISTORY,
         Announced: _HEARS,
         ReceiptIn: does("_receipt"),
+        CheckIn: does("_check"),
+        CoinIn: does("_coin"),
+        Measured: does("_measured"),
     },
 }
 
@@ -160,11 +238,15 @@ class Sealing:
 
     header: Header
     seeds: tuple[tuple[int, Secret], ...] = field(repr=False)
+    share: Secret | None = field(default=None, repr=False)
+    """At level malicious: the silo's share of the coin, which the header commits to."""
 
     def wipe(self) -> None:
         """Overwrite the seeds: whoever reads this process's memory later finds none of them."""
         for _, seed in self.seeds:
             seed.wipe()
+        if self.share is not None:
+            self.share.wipe()
 
 
 class Silo(Machine[State, Event, Effect, Fact]):
@@ -190,6 +272,11 @@ class Silo(Machine[State, Event, Effect, Fact]):
         self.counted = b""
         """The last attempt that hop 1 has signed a receipt for."""
         self.forks: dict[int, Forked] = {}
+        self.tossed: dict[bytes, bytes] = {}
+        """By manifest: the check that this silo has shown its share for."""
+        self.stated: dict[bytes, bytes] = {}
+        """By manifest: the coin that it has answered."""
+        self._subject: Subject | None = None
 
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
@@ -200,6 +287,10 @@ class Silo(Machine[State, Event, Effect, Fact]):
                 self.log.append(fact.record)
             case Forked():
                 self.forks[fact.known.round] = fact
+            case Tossed():
+                self.tossed[fact.manifest] = fact.context
+            case Stated():
+                self.stated[fact.manifest] = fact.coin
 
     def wake_at(self) -> float | None:
         """A silo has no clock of its own: the aggregator announces, and hop 1 closes."""
@@ -244,7 +335,7 @@ class Silo(Machine[State, Event, Effect, Fact]):
         if told_twice or any(j.attempt >= manifest.attempt and j != fact for j in earlier):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} is over here", found=manifest.attempt)
         self._check_fences(manifest, earlier)
-        self.current, self.state = manifest, State.TAKING_PART
+        self.current, self.state, self._subject = manifest, State.TAKING_PART, None
         remember: list[Effect] = [] if fact in earlier else [Remember(fact)]
         return [*remember, TakePart(manifest)]
 
@@ -279,7 +370,59 @@ class Silo(Machine[State, Event, Effect, Fact]):
             seeds.append((layer, seed))
             sealed.append(SealedSeed(name, blob, commitment(seed, context)))
         header = Header(self.identity.name, manifest.digest, tuple(sealed), layout(manifest).chunks)
-        return Sealing(header.signed(self.identity), tuple(seeds))
+        if manifest.plan.level is not Level.MALICIOUS:
+            return Sealing(header.signed(self.identity), tuple(seeds))
+        share = Secret.draw(rng)
+        header = replace(header, coin=said.commitment(share, self.identity.name, manifest.digest))
+        return Sealing(header.signed(self.identity), tuple(seeds), share)
+
+    # The tamper check, at level malicious
+
+    def _check(self, event: CheckIn) -> list[Effect]:
+        """Show the share of the coin, once for an attempt, when all is fixed: by every hop, and with this very body."""
+        manifest, subject = self.current, event.subject
+        if manifest is None or subject.ready.manifest != manifest.digest or self.counted != manifest.digest:
+            raise PeerFault(Reason.WRONG_MANIFEST, "a check of another attempt")
+        with relayed(self.federation):
+            check_subject(subject, manifest, self.federation)
+        name, hop = self.identity.name, manifest.chain[0]
+        if name not in subject.cohort.silos:
+            return []
+        if (subject.header_of(name).digest, subject.root_of(name)) != (event.header, event.root):
+            raise PeerFault(Reason.ROOT_MISMATCH, f"{hop} took in another body than this silo sent", peer=hop)
+        known = self.tossed.get(manifest.digest)
+        if known not in (None, subject.context):
+            raise PeerFault(Reason.SHARE_MISMATCH, "this silo has shown its share for another check of this attempt")
+        self._subject = subject
+        fact = Tossed(manifest.round, manifest.attempt, manifest.digest, subject.context)
+        remember: list[Effect] = [] if known else [Remember(fact)]
+        return [*remember, Show(said.toss(subject, bytes(bytearray(event.share.value)), self.identity))]
+
+    def _coin(self, event: CoinIn) -> list[Effect]:
+        """Answer the coin that the shares of all make, and no other: two answers would cancel the blinders."""
+        manifest, subject = self.current, self._subject
+        if manifest is None or subject is None or subject.ready.manifest != manifest.digest:
+            raise PeerFault(Reason.WRONG_MANIFEST, "a coin, and this silo has tossed none")
+        with relayed(self.federation):
+            coin = coin_of(subject, event.tosses, self.federation)
+        self._check_one(manifest.digest, coin)
+        return [Measure(manifest.digest, coin)]
+
+    def _measured(self, event: Measured) -> list[Effect]:
+        manifest, subject = self.current, self._subject
+        if manifest is None or subject is None or event.manifest != manifest.digest:
+            return []  # of an attempt that is over
+        known = self._check_one(manifest.digest, event.coin)
+        fact = Stated(manifest.round, manifest.attempt, manifest.digest, event.coin)
+        remember: list[Effect] = [] if known else [Remember(fact)]
+        made = Statement(self.identity.name, subject.context, event.coin, event.scalars)
+        return [*remember, Answer(made.signed(self.identity))]
+
+    def _check_one(self, manifest: bytes, coin: bytes) -> bytes | None:
+        known = self.stated.get(manifest)
+        if known not in (None, coin):
+            raise PeerFault(Reason.SHARE_MISMATCH, "this silo has answered another coin of this attempt")
+        return known
 
     def _receipt(self, event: ReceiptIn) -> list[Effect]:
         receipt, manifest = event.receipt, self.current

@@ -145,6 +145,8 @@ def test_no_field_can_change_without_the_digest() -> None:
         "agreed": bytes(32),
         "silos": SILOS[:3],
         "signatures": TOLD.signatures[:-1],
+        "culprit": "hop-1",
+        "evidence": bytes(32),
     }
     assert set(inner) == {f.name for f in fields(Attempted)}
     seen = {replace(GOOD, attempts=(replace(TOLD, **{k: v}),)).digest for k, v in inner.items()}

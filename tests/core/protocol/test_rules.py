@@ -332,6 +332,7 @@ HEADERS: list[Case] = [
     ("silo", AGGREGATOR, Reason.NOT_INVITED),
     ("manifest", manifest(F, attempt=3).digest, Reason.WRONG_MANIFEST),
     ("manifest", b"", Reason.WRONG_MANIFEST),
+    ("coin", bytes(32), Reason.WRONG_LENGTH),
     ("seeds", (), Reason.WRONG_KEYS),
     ("seeds", SEEDS[:-1], Reason.WRONG_KEYS),
     ("seeds", SEEDS[1:], Reason.WRONG_KEYS),

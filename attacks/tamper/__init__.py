@@ -1,0 +1,1 @@
+"""Misbehaving hops, silos and aggregators, and who is named for it."""

@@ -1,0 +1,263 @@
+"""Blame: who lied, from evidence that anybody can check who has the federation file.
+
+A check that fails points to one equation, and that to one node: the hop, or whoever received what does not add up. That
+node defends itself, signed. It opens one false claim: the key that it made for one silo and this attempt, or the vector
+that was signed and came. If what it opens shows another to have lied, that one is named; if not, the node itself is,
+since it states a total that its own evidence does not explain. An honest node knows the truth of every claim and opens
+a false one, so no seed of two honest nodes is ever opened. Silence is no evidence: nobody is named for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from silomix.runtime.core.digest import digest
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers import tamper
+from silomix.runtime.core.numbers.masks import Secret, commitment, public_key, unseal
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars
+from silomix.runtime.core.protocol.check.forms import scalars_of
+from silomix.runtime.core.protocol.check.said import (
+    CheckTranscript,
+    Subject,
+    Toss,
+    check_holds,
+    check_said,
+    check_subject,
+    matches,
+    pad_claims,
+    told,
+)
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest
+from silomix.runtime.core.protocol.release import pad_digest
+from silomix.runtime.core.protocol.rules import check_manifest, layout
+
+
+@dataclass(frozen=True)
+class Defence:
+    """What a node opens when an equation fails at it; nothing, if it has nothing to show."""
+
+    node: str
+    check: bytes
+    """Digest of the transcript."""
+    kind: EquationKind
+    name: str = ""
+    """Whose claim is false."""
+    private: bytes = field(default=b"", repr=False)
+    """At a hop: the key that it made for that silo and attempt."""
+    root: bytes = b""
+    """On an edge: of the vector that came, which goes with it."""
+    signature: bytes = b""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What the node signs."""
+        return digest("defence", self.node, self.check, str(self.kind), self.name, self.private, self.root)
+
+    def signed(self, identity: Identity) -> "Defence":
+        """Sign it."""
+        return replace(self, signature=identity.sign(self.digest))
+
+
+class Charge(StrEnum):
+    """What a case is about."""
+
+    SHARE = "share"
+    """A silo showed a share of the coin that it had not committed to."""
+    EQUATION = "equation"
+    """An equation of the check does not hold."""
+    PAD = "pad"
+    """A hop stated scalars of another pad than the one that it showed."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that it takes to name a culprit, or to see that there is none. A vector may go with it."""
+
+    charge: Charge
+    manifest: Manifest
+    subject: Subject
+    toss: Toss | None = None
+    check: CheckTranscript | None = None
+    defence: Defence | None = None
+    hop: str = ""
+    """Whose pad it is."""
+    pad: bytes = field(default=b"", repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """What a record names the evidence by."""
+        return digest(
+            "case",
+            str(self.charge),
+            self.subject.context,
+            b"" if self.toss is None else self.toss.digest,
+            b"" if self.check is None else self.check.digest,
+            b"" if self.defence is None else self.defence.digest,
+            self.hop,
+            self.pad,
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who lied, in a sentence, with what proves it."""
+
+    culprit: str
+    sentence: str
+    case: Case = field(repr=False)
+
+
+def decide(case: Case, federation: Federation, vector: Bytes | None = None) -> Verdict:
+    """Look at the evidence for oneself, and name the culprit; refuse a case that proves nothing."""
+    check_manifest(case.manifest, federation)
+    check_subject(case.subject, case.manifest, federation)
+    match case.charge:
+        case Charge.SHARE:
+            return _decide_share(case, federation)
+        case Charge.EQUATION:
+            return _decide_equation(case, federation, vector)
+        case Charge.PAD:
+            return _decide_pad(case, federation)
+
+
+def _decide_share(case: Case, federation: Federation) -> Verdict:
+    one, subject = case.toss, case.subject
+    if one is None or one.silo not in subject.cohort.silos:
+        raise _nothing("a case about a share needs the share of a silo of the cohort")
+    verify(federation.member(one.silo).key, one.digest, one.signature, one.silo)
+    if one.ballot != tamper.ballot(subject.context, subject.commitments) or matches(one, subject):
+        raise _nothing(f"the share of {one.silo} is the one that it committed to, or belongs to another check")
+    return Verdict(one.silo, f"{one.silo} showed a share of the coin that it had not committed to", case)
+
+
+def _decide_equation(case: Case, federation: Federation, vector: Bytes | None) -> Verdict:
+    subject, check, defence = case.subject, case.check, case.defence
+    chain, silos = case.manifest.chain, case.subject.cohort.silos
+    if check is None or defence is None:
+        raise _nothing("a case about an equation needs the transcript and a defence")
+    check_said(check, subject.context, silos, chain, federation)
+    first = first_finding(check, federation, silos, chain)
+    if first is None:
+        raise _nothing("every equation of the check holds")
+    verify(federation.member(defence.node).key, defence.digest, defence.signature, defence.node)
+    if (defence.node, defence.check, defence.kind) != (first.where, check.digest, first.kind):
+        raise _nothing(f"the defence is not that of {first.where}, where the first equation fails")
+    opened = _opened(case, defence, check.coin, vector)
+    liars = tamper.arbitrate(federation.plan, check.arithmetic(chain), first, opened)
+    culprit = liars[0]
+    where = told(first, chain, federation)
+    if culprit == first.where:
+        return Verdict(culprit, f"{culprit} altered the sum, or lies about it: {where}, and it shows nobody else", case)
+    return Verdict(culprit, f"{culprit} signed false scalars, as what {first.where} opened shows: {where}", case)
+
+
+def first_finding(
+    check: CheckTranscript, federation: Federation, silos: tuple[str, ...], chain: tuple[str, ...]
+) -> Finding | None:
+    """Return the first equation along the chain that fails."""
+    return next(iter(check.findings(federation.plan, silos, chain)), None)
+
+
+def _opened(case: Case, defence: Defence, coin: bytes, vector: Bytes | None) -> dict[str, Scalars]:
+    """Recompute a claim from what was opened; an opening that is none counts for nothing."""
+    manifest, name = case.manifest, defence.name
+    shape = layout(manifest)
+    if not name:
+        return {}
+    if defence.kind is EquationKind.EDGE:
+        if defence.root != signed_root(case.subject, defence.node, name, manifest):
+            return {}
+        if vector is None or vector_root(vector, manifest) != defence.root:
+            raise _nothing(f"the vector that {defence.node} opened is missing, or is another")
+        return {name: scalars_of(coin, shape, [vector])[0]}
+    key = manifest.key_for(defence.node, name)
+    if name not in case.subject.cohort.silos or key is None or len(defence.private) != len(key.public_key):
+        return {}
+    private, layer = Secret(defence.private), manifest.layer(defence.node)
+    if public_key(private) != key.public_key:
+        return {}
+    sealed = case.subject.header_of(name).seeds[layer - 1]
+    context = manifest.context(layer)
+    try:
+        seed = unseal(sealed.sealed, private, context)
+    except PeerFault:
+        return {}  # whoever cannot open a seed says so when the header comes, and passes nothing on
+    if commitment(seed, context) != sealed.commitment:
+        return {}
+    return {name: scalars_of(coin, shape, (), [(seed, context)])[0]}
+
+
+def signed_root(subject: Subject, receiver: str, sender: str, manifest: Manifest) -> bytes:
+    """Return the root of what a sender has signed for, of what a receiver took in; nothing if it sent it nothing."""
+    place = (*manifest.chain, receiver).index(receiver)
+    if place == 0:
+        return subject.root_of(sender) if sender in subject.cohort.silos else b""
+    return subject.ready.trails[place - 1].sent if sender == manifest.chain[place - 1] else b""
+
+
+def vector_root(vector: Bytes, manifest: Manifest) -> bytes:
+    """Return the root of a body, or of a vector between two hops; nothing for one that has not the length."""
+    shape = layout(manifest)
+    if len(vector) != shape.body_bytes:
+        return b""
+    parts = (shape.planes(shape.part(vector, i).data, i) for i in range(shape.chunks))
+    return body_root([chunk_digest(i, shape.start(i), planes) for i, planes in enumerate(parts)])
+
+
+def defend(
+    finding: Finding,
+    check: CheckTranscript,
+    chain: tuple[str, ...],
+    truth: Mapping[str, Scalars],
+    keys: Mapping[str, Secret],
+    roots: Mapping[str, bytes],
+    identity: Identity,
+) -> Defence:
+    """Open the first claim that is false, as the node knows that has to defend itself."""
+    made = Defence(identity.name, check.digest, finding.kind)
+    layer = chain.index(identity.name) + 1 if identity.name in chain else 0
+    for name in truth:
+        scalars = check.of(name).scalars
+        if finding.kind is EquationKind.EDGE:
+            claimed = scalars[1] if name in chain else scalars[0]
+            if claimed != truth[name]:
+                made = replace(made, name=name, root=roots[name])
+                break
+        elif scalars[layer] != truth[name]:
+            made = replace(made, name=name, private=bytes(bytearray(keys[name].value)))
+            break
+    return made.signed(identity)
+
+
+def _decide_pad(case: Case, federation: Federation) -> Verdict:
+    subject, check, hop = case.subject, case.check, case.hop
+    chain = case.manifest.chain
+    if check is None or hop not in chain:
+        raise _nothing("a case about a pad needs the transcript and a hop")
+    check_holds(check, subject.context, subject.cohort.silos, chain, federation)
+    pad = Secret(case.pad)
+    if pad_digest(pad) != subject.ready.trails[chain.index(hop)].pad:
+        raise _nothing(f"that is not the pad that {hop} committed to")
+    if hop not in false_pads(case.manifest, subject, check, {hop: pad}):
+        raise _nothing(f"{hop} has stated the scalars of its pad")
+    return Verdict(hop, f"{hop} altered the sum, and lied about its pad in the check", case)
+
+
+def false_pads(
+    manifest: Manifest, subject: Subject, check: CheckTranscript, pads: Mapping[str, Secret]
+) -> tuple[str, ...]:
+    """Recompute the scalars of pads that were shown, and name the hops that had stated others."""
+    length, ready = manifest.chunk_parameters, subject.ready
+    secrets = [(pad, ready.pad_context(hop, length)) for hop, pad in pads.items()]
+    found = scalars_of(check.coin, layout(manifest), (), secrets)
+    claims = pad_claims(check, manifest.chain)
+    return tuple(hop for hop, scalars in zip(pads, found, strict=True) if scalars != claims[hop])
+
+
+def _nothing(why: str) -> PeerFault:
+    return PeerFault(Reason.FALSE_EVIDENCE, why)

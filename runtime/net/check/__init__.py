@@ -1,0 +1,1 @@
+"""The tamper check on the wire."""

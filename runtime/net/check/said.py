@@ -1,0 +1,121 @@
+"""Protobuf <-> the tamper check: what `wire.py` does for the other messages."""
+
+from silomix.runtime.core.digest import DIGEST_BYTES
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import SEED_BYTES
+from silomix.runtime.core.numbers.plan import Level, Plan
+from silomix.runtime.core.numbers.tamper import SHARE_BYTES, EquationKind
+from silomix.runtime.core.protocol.check.blame import Defence
+from silomix.runtime.core.protocol.check.forms import write_scalars
+from silomix.runtime.core.protocol.check.said import (
+    CheckTranscript,
+    SignedRoot,
+    Statement,
+    Toss,
+    read_statement_scalars,
+)
+from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
+from silomix.runtime.net.wire import digest_field, fixed_field, name_field
+from silomix.v1 import check_pb2
+
+
+def write_bodies(bodies: tuple[SignedRoot, ...]) -> list[check_pb2.SignedRoot]:
+    """Write what silos have signed of their bodies."""
+    return [check_pb2.SignedRoot(root=body.root, signature=body.signature) for body in bodies]
+
+
+def read_bodies(wire: list[check_pb2.SignedRoot]) -> tuple[SignedRoot, ...]:
+    """Read what silos have signed of their bodies."""
+    return tuple(
+        SignedRoot(
+            digest_field(body.root, "a root"), fixed_field(body.signature, SIGNATURE_BYTES, "a trailer's signature")
+        )
+        for body in wire
+    )
+
+
+def write_toss(one: Toss) -> check_pb2.Toss:
+    """Write a share."""
+    return check_pb2.Toss(silo=one.silo, share=one.share, ballot=one.ballot, signature=one.signature)
+
+
+def read_toss(wire: check_pb2.Toss) -> Toss:
+    """Read a share."""
+    return Toss(
+        name_field(wire.silo, "a silo's name"),
+        fixed_field(wire.share, SHARE_BYTES, "a share of the coin"),
+        digest_field(wire.ballot, "a ballot"),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "a share's signature"),
+    )
+
+
+def read_tosses(wire: list[check_pb2.Toss]) -> tuple[Toss, ...]:
+    """Read shares."""
+    return tuple(read_toss(one) for one in wire)
+
+
+def write_statement(one: Statement) -> check_pb2.Statement:
+    """Write scalars."""
+    return check_pb2.Statement(
+        name=one.name,
+        context=one.context,
+        coin=one.coin,
+        scalars=[write_scalars(scalars) for scalars in one.scalars],
+        signature=one.signature,
+    )
+
+
+def read_statement(wire: check_pb2.Statement, plan: Plan) -> Statement:
+    """Read scalars, as many as the plan has."""
+    if plan.level is not Level.MALICIOUS:
+        raise PeerFault(Reason.MALFORMED, f"scalars of a tamper check, and there is none at level {plan.level}")
+    return Statement(
+        name_field(wire.name, "a member's name"),
+        digest_field(wire.context, "the digest of a release"),
+        fixed_field(wire.coin, DIGEST_BYTES, "a coin"),
+        read_statement_scalars(list(wire.scalars), plan),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "the signature under scalars"),
+    )
+
+
+def write_check(check: CheckTranscript) -> check_pb2.CheckTranscript:
+    """Write all that was said."""
+    return check_pb2.CheckTranscript(
+        tosses=[write_toss(one) for one in check.tosses],
+        statements=[write_statement(one) for one in check.statements],
+    )
+
+
+def read_check(wire: check_pb2.CheckTranscript, plan: Plan) -> CheckTranscript:
+    """Read all that was said."""
+    if not wire.statements:
+        raise PeerFault(Reason.MALFORMED, "a check in which nobody has said anything")
+    return CheckTranscript(read_tosses(list(wire.tosses)), tuple(read_statement(one, plan) for one in wire.statements))
+
+
+def write_defence(d: Defence) -> check_pb2.Defence:
+    """Write what a node opens."""
+    return check_pb2.Defence(
+        node=d.node,
+        check_digest=d.check,
+        kind=str(d.kind),
+        name=d.name,
+        private_key=d.private,
+        root=d.root,
+        signature=d.signature,
+    )
+
+
+def read_defence(wire: check_pb2.Defence) -> Defence:
+    """Read what a node opens."""
+    if wire.kind not in list(EquationKind):
+        raise PeerFault(Reason.MALFORMED, "a defence about an equation of which there is none", field="kind")
+    return Defence(
+        name_field(wire.node, "a node's name"),
+        digest_field(wire.check_digest, "the digest of a check"),
+        EquationKind(wire.kind),
+        wire.name and name_field(wire.name, "a name"),
+        wire.private_key and fixed_field(wire.private_key, SEED_BYTES, "a key"),
+        wire.root and digest_field(wire.root, "a root"),
+        fixed_field(wire.signature, SIGNATURE_BYTES, "a defence's signature"),
+    )

@@ -1,0 +1,43 @@
+"""A hop's part in the tamper check: the scalars of what passed through it, and the truth of what others claim."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.tamper import EquationKind, Scalars
+from silomix.runtime.core.protocol.check.forms import scalars_of
+from silomix.runtime.core.protocol.check.said import Subject
+from silomix.runtime.nodes.passage import SumPassage
+
+
+def measure(passage: SumPassage, coin: bytes) -> tuple[Scalars, ...]:
+    """Fold what came in, what went out, and the pad."""
+    cover = passage.cover
+    if passage.taken is None or cover is None:
+        raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has passed nothing on")
+    return tuple(scalars_of(coin, passage.layout, [passage.taken, passage.sum], [(cover.pad, cover.context)]))
+
+
+def truth(
+    passage: SumPassage, bodies: Mapping[str, Path], kind: EquationKind, subject: Subject, coin: bytes
+) -> tuple[tuple[str, Scalars], ...]:
+    """Find out what is true of others' claims: of the masks of all silos, or of what they sent, one after the other."""
+    shape, silos = passage.layout, subject.cohort.silos
+    if kind is EquationKind.HOP:
+        context = passage.manifest.context(passage.layer)
+        secrets = [(passage.seed_of(p.header), context) for p in subject.cohort.participants]
+        return tuple(zip(silos, scalars_of(coin, shape, (), secrets), strict=True))
+    names = silos if passage.layer == 1 else (passage.manifest.chain[passage.layer - 2],)
+    return tuple((name, scalars_of(coin, shape, [vector_of(passage, bodies, name)])[0]) for name in names)
+
+
+def vector_of(passage: SumPassage, bodies: Mapping[str, Path], name: str) -> Bytes:
+    """The vector that came from a silo, at hop 1, or from the hop before."""
+    if passage.layer == 1:
+        body: Bytes = np.fromfile(bodies[name], np.uint8)
+        return body
+    assert passage.taken is not None
+    return passage.taken
