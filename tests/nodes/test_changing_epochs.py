@@ -107,7 +107,7 @@ def assert_whole(running: InProcess, home: Path, rounds: int) -> None:
 async def test_roster_policy_identity_and_pool_change_under_load(tmp_path: Path) -> None:
     """One federation, one change after the other, rounds all the while. Processes and ports stay."""
     home = tmp_path / "f"
-    first = make(home, 4, 2, rounds=1000)
+    first = make(home, 4, 2, rounds=1000, deadline_s=120, release_s=60)
     async with asyncio.timeout(LONG_S), InProcess(home, log=tmp_path / "log.txt") as running:
         tasks = dict(running.tasks)
         await round_over(running, 1)
@@ -132,6 +132,7 @@ async def test_roster_policy_identity_and_pool_change_under_load(tmp_path: Path)
                 attempt=1,
                 silos=first.silo_names,
                 head_digest=log.head,
+                life=running.aggregator.core.life,
             )
             refused = await refusal(lambda: liar.shuffler.Prepare(old, metadata=liar.metadata, timeout=20))
             assert str(refused.details()).startswith("wrong_federation")

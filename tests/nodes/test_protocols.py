@@ -31,16 +31,16 @@ def answering(named: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("word", "found", "do"),
     [
-        ("1", "hop-1 speaks protocol 1, and silo-1 speaks protocol 2", "upgrade hop-1 to a silomix of protocol 2"),
-        ("3", "hop-1 speaks protocol 3, and silo-1 speaks protocol 2", "upgrade silo-1 to a silomix of protocol 3"),
+        ("1", "hop-1 speaks protocol 1, and silo-1 speaks protocol 3", "upgrade hop-1 to a silomix of protocol 3"),
+        ("4", "hop-1 speaks protocol 4, and silo-1 speaks protocol 3", "upgrade silo-1 to a silomix of protocol 4"),
         *(
-            (word, "names no protocol number, as nodes before 2 do", "upgrade hop-1 to a silomix of protocol 2")
+            (word, "names no protocol number, as nodes before 2 do", "upgrade hop-1 to a silomix of protocol 3")
             for word in ("", "0", "1.0", "two", "-3", "9" * 10, "\u0663")
         ),
     ],
 )
 def test_it_is_the_older_one_that_has_to_be_upgraded(word: str, found: str, do: str) -> None:
-    assert PROTOCOL == 2, "these sentences are of protocol 2"
+    assert PROTOCOL == 3, "these sentences are of protocol 3"
     said = difference(word, "hop-1", "silo-1")
     assert said is not None
     assert found in said[0]
@@ -100,7 +100,7 @@ def test_nobody_of_another_protocol_is_answered_or_believed(tmp_path: Path, monk
             # What people and probes ask is answered all the same.
             config = load_node(home / "silo-04")
             assert (await fetch_status(config)).protocol == PROTOCOL
-            assert (await meet(config, "aggregator", running.aggregator.tls, OnlyPins(()), 10.0)).protocol == "2"
+            assert (await meet(config, "aggregator", running.aggregator.tls, OnlyPins(()), 10.0)).protocol == str(PROTOCOL)
             async with peer(home, "silo-04", "shuffler-1") as caller:
                 assert not await has_attempt(caller.channel, manifest.digest, 10.0)
             monkeypatch.undo()

@@ -39,6 +39,8 @@ MOST_PROPOSALS = 8
 """Files that a node keeps as candidates for the next epoch. One that counts is always taken in."""
 SEEN = 64
 """Files of peers that a node knows to have looked at already."""
+OFFERS_S = 1.0
+"""Pause between two looks at what one peer offers: to read a federation file takes time."""
 PATIENCE_S = 86_400.0
 """Time that an aggregator gives silos' owners to accept an epoch for which all hops are ready: a day."""
 
@@ -52,6 +54,7 @@ class Succession:
         self._proposals: dict[bytes, Proposal] = {}
         self._seen: dict[bytes, None] = {}
         self._said: dict[bytes, str] = {}
+        self._offering: set[str] = set()
         self._turn = asyncio.Lock()
         self._ready: dict[str, bytes] = {}
         self._since = 0.0
@@ -113,15 +116,22 @@ class Succession:
     def heard(self, peer: str, greeting: Greeting) -> None:
         """Take in what a peer said of epochs."""
         self._ready[peer] = greeting.ready
-        for wire in greeting.epochs:
-            raw = wire.SerializeToString(deterministic=True)
-            key = fast_hash(raw)
+        if greeting.epochs and peer not in self._offering:
+            self._offering.add(peer)
+            self._node.spawn(self._offers_of(peer, greeting.epochs))
+        self._node.spawn(self._name_it())
+
+    async def _offers_of(self, peer: str, offered: tuple[member_pb2.Epoch, ...]) -> None:
+        """Look at what a peer offers: not twice at what was seen, and at no more than a little in each second."""
+        for wire in offered:
+            key = fast_hash(wire.SerializeToString(deterministic=True))
             if key not in self._seen:
                 self._seen[key] = None
                 while len(self._seen) > SEEN:
                     del self._seen[next(iter(self._seen))]
-                self._node.spawn(self._offered(peer, wire))
-        self._node.spawn(self._name_it())
+                await self._offered(peer, wire)
+        await asyncio.sleep(OFFERS_S)
+        self._offering.discard(peer)
 
     async def _offered(self, peer: str, wire: member_pb2.Epoch) -> None:
         node = self._node

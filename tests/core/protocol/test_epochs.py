@@ -470,3 +470,10 @@ def test_a_hop_shows_what_it_knows_also_to_an_aggregator_of_the_epoch_before_or_
     assert isinstance(shows, shuffler.Shows)
     assert shows.shown.total == len(AFTER.records)
     assert refused(lambda: machine.step(shuffler.Show(bytes(32), bytes(24), 0))) is Reason.WRONG_FEDERATION
+
+
+def test_the_aggregator_names_the_epoch_in_a_record_that_was_applied_and_in_no_other() -> None:
+    machine = aggregating.Aggregator(E1, identity(AGGREGATOR), rng(), BOTH)
+    machine.step(aggregating.EpochsIn(BOTH, E2.digest))
+    assert machine._make_record(Outcome.APPLIED, bytes(32), MODEL, STATE).next == E2.digest
+    assert machine._make_record(Outcome.ABANDONED, b"", MODEL, STATE).next == b""
