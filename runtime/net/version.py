@@ -24,7 +24,7 @@ def difference(word: str, peer: str, here: str = "the node that refuses it") -> 
     if word == str(PROTOCOL):
         return None
     number = int(word) if word.isascii() and word.isdigit() and len(word) <= _LONGEST else 0
-    says = f"speaks protocol {number}" if number else f"names no protocol number, as nodes before 2 do"
+    says = f"speaks protocol {number}" if number else "names no protocol number, as nodes before 2 do"
     older, newest = (here, number) if number > PROTOCOL else (peer, PROTOCOL)
     return f"{peer} {says}, and {here} speaks protocol {PROTOCOL}", f"upgrade {older} to a silomix of protocol {newest}"
 

@@ -100,7 +100,9 @@ def test_nobody_of_another_protocol_is_answered_or_believed(tmp_path: Path, monk
             # What people and probes ask is answered all the same.
             config = load_node(home / "silo-04")
             assert (await fetch_status(config)).protocol == PROTOCOL
-            assert (await meet(config, "aggregator", running.aggregator.tls, OnlyPins(()), 10.0)).protocol == str(PROTOCOL)
+            assert (await meet(config, "aggregator", running.aggregator.tls, OnlyPins(()), 10.0)).protocol == str(
+                PROTOCOL
+            )
             async with peer(home, "silo-04", "shuffler-1") as caller:
                 assert not await has_attempt(caller.channel, manifest.digest, 10.0)
             monkeypatch.undo()
