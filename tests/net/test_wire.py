@@ -151,7 +151,9 @@ MANIFESTS = st.builds(
     signature=SIGNATURE,
 )
 SEEDS = st.builds(SealedSeed, NAME, st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES), DIGEST)
-HEADERS = st.builds(Header, NAME, DIGEST, tuples(SEEDS), st.integers(0, (1 << 32) - 1), SIGNATURE)
+HEADERS = st.builds(
+    Header, NAME, DIGEST, tuples(SEEDS), st.integers(0, (1 << 32) - 1), SIGNATURE, DIGEST | st.just(b"")
+)
 RECEIPTS = st.builds(Receipt, NAME, DIGEST, DIGEST, NAME, SIGNATURE)
 EVIDENCE = st.builds(Evidence, DIGEST, NAME, NAME, DIGEST, DIGEST)
 COHORTS = st.builds(Cohort, DIGEST, tuples(st.builds(Participant, NAME, DIGEST)), SIGNATURE)
@@ -159,7 +161,8 @@ GROUPINGS = st.builds(Grouping, st.integers(0, 5).flatmap(lambda n: st.tuples(*[
 GROUPS = tuples(st.builds(Group, U32, tuples(SEEDS)))
 SIGNATURES = tuples(st.tuples(NAME, SIGNATURE))
 TRAILS = st.builds(Trail, NAME, DIGEST, DIGEST | st.just(b""), DIGEST, DIGEST, DIGEST, SIGNATURE)
-ATTEMPTS = st.builds(Attempted, U32, DIGEST, tuples(NAME), DIGEST | st.just(b""), tuples(NAME), SIGNATURES)
+ATTEMPTED = (U32, DIGEST, tuples(NAME), DIGEST | st.just(b""), tuples(NAME), SIGNATURES)
+ATTEMPTS = st.builds(Attempted, *ATTEMPTED) | st.builds(Attempted, *ATTEMPTED, NAME, DIGEST)
 RECORDS = st.builds(
     Record,
     DIGEST,
@@ -168,6 +171,7 @@ RECORDS = st.builds(
     tuples(ATTEMPTS),
     DIGEST | st.just(b""),
     *[DIGEST] * 5,
+    DIGEST | st.just(b""),
     SIGNATURE,
     SIGNATURES,
 )
