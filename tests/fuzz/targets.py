@@ -8,13 +8,17 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 from tests.core.protocol.federations import bond, cohort, evidence, federation, fence, headers, identity, manifest
 
+from silomix.attacks.tamper.registry import MISBEHAVIOURS
+from silomix.attacks.tamper.ring import Ring
+from silomix.attacks.tamper.ring import federation as checked_federation
 from silomix.runtime.capture import reader
 from silomix.runtime.capture.format import Direction, encode_record
 from silomix.runtime.capture.format import FileHeader as CaptureHeader
@@ -25,18 +29,21 @@ from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, seal, unseal
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
+from silomix.runtime.core.protocol.check.blame import decide
 from silomix.runtime.core.protocol.messages import Grouping, Header, Receipt
 from silomix.runtime.core.protocol.roundlog import genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net import calls, wire
+from silomix.runtime.net.check.case import read_case, write_case
 from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, only_field, read_chunk
+from silomix.runtime.net.meeting import read_epoch
 from silomix.runtime.nodes import facts
 from silomix.runtime.nodes.passage import open_chunk
 from silomix.runtime.observe.remarks import read_line
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model, write_model
 from silomix.runtime.store.vault import Secrets, Vault
-from silomix.v1 import body_pb2, manifest_pb2, services_pb2
+from silomix.v1 import body_pb2, case_pb2, manifest_pb2, member_pb2, services_pb2
 
 REFUSALS = (Fault, UserError)
 F = federation()
@@ -47,6 +54,8 @@ PLANES = 64
 """More planes than any chunk of this layout has."""
 PRIVATE = Secret(bytes(range(32)))
 CONTEXT = MaskContext(bytes(32), 1, 16)
+CHECKED = checked_federation()
+LIES = ("flips-a-residue-2", "silo-shows-another-share")
 
 
 @dataclass(frozen=True)
@@ -247,7 +256,27 @@ def journal() -> bytes:
 
 
 H = headers(M, F)
+
+
+def case(raw: bytes) -> object:
+    """What anybody does with evidence of a tamper check: read it, and judge for oneself."""
+    return decide(read_case(calls.parse(case_pb2.Case, raw, "aggregator")), CHECKED)
+
+
+def convicted() -> tuple[bytes, ...]:
+    """The evidence against a hop that altered a sum, and against a silo that showed another share."""
+    rings = [Ring({one.node: one.lie(one.node, Random(0))}).run() for one in MISBEHAVIOURS if one.name in LIES]
+    found = [verdict.case for ring in rings for verdict in ring.verdicts[:1]]
+    assert len(found) == len(LIES), "a liar was not named"
+    return tuple(write_case(one).SerializeToString() for one in found)
+
+
 TARGETS: dict[str, Target] = {
+    "case": Target(case, convicted()),
+    "epoch": Target(
+        message(member_pb2.Epoch, lambda epoch: read_epoch(epoch, replace(F, anchor=ANCHOR), "silo-01")),
+        (member_pb2.Epoch(file=_example("federation.toml")).SerializeToString(),),
+    ),
     "manifest": Target(
         message(manifest_pb2.Manifest, wire.read_manifest), (wire.write_manifest(M).SerializeToString(),)
     ),
