@@ -1,8 +1,7 @@
 """What the tamper check adds to a round: processor time by role, time on this machine's cores, and bytes; and a trap's.
 
-A real protected round is run in separate processes (`round.py`, at level semi-honest). Before and after it, the passes
-that the check adds are made over a vector of the same length: by one party of each role on one thread, and by all
-parties at once on all cores, which is what the round had to share too.
+Real rounds at levels semi-honest and malicious are run in turn, in separate processes (`round.py`). Before and after
+them, the passes that the check takes are made over a vector of the same length by one party of each role on one thread.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -35,12 +33,16 @@ Figures = dict[str, float]
 
 
 class _Round(Bench):
-    """The round alone, without the arm of one hop less."""
+    """The round without the check and with it, and no arm of one hop less."""
 
     @property
     def protected(self) -> dict[str, int]:
-        """One arm."""
-        return {"protected": self.hops}
+        """Two arms."""
+        return {"protected": self.hops, "checked": self.hops}
+
+    def level(self, arm: str) -> Level:
+        """One at each level."""
+        return Level.MALICIOUS if arm == "checked" else Level.SEMI_HONEST
 
 
 class Passes:
@@ -66,7 +68,7 @@ class Passes:
         first = Fold(self.coin, self.plan, self.layout.coordinates, self.layout.chunk_parameters)
         folds = [first, *(first.sibling() for _ in range(vectors + masks - 1))]
         streams = [self._stream(self.plan.moduli) for _ in range(masks)]
-        for i in range(self.layout.chunks):
+        for i in range(self.layout.value_chunks):
             for fold in folds[:vectors]:
                 fold.update_packed(i, self.layout.part(self.body, i))
             for fold, stream in zip(folds[vectors:], streams, strict=True):
@@ -90,13 +92,6 @@ class Passes:
     def pads(self) -> None:
         """Everybody, when the pads are out: fold the sum without them, which is there already."""
         self.fold(1, 0)
-
-    def everybody(self) -> None:
-        """All parties at once, on all cores."""
-        jobs = [self.silo] * self.silos + [self.hop] * self.hops + [self.aggregator]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            for done in [pool.submit(job) for job in jobs]:
-                done.result()
 
     def masks(self, moduli: tuple[int, ...]) -> None:
         """Expand one mask and add it."""
@@ -142,7 +137,6 @@ def _lap(passes: Passes) -> Figures:
         "hop_s": _cpu(passes.hop),
         "aggregator_s": _cpu(passes.aggregator),
         "pads_s": _cpu(passes.pads),
-        "wall_s": _wall(passes.everybody),
         "mask_s": _cpu(lambda: passes.masks(passes.plan.moduli)),
         "mask_semi_honest_s": _cpu(lambda: passes.masks(semi_honest)),
     }
@@ -152,12 +146,6 @@ def _cpu(run: Callable[[], None]) -> float:
     start = time.thread_time()
     run()
     return time.thread_time() - start
-
-
-def _wall(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def _traps(passes: Passes) -> Figures:
@@ -203,12 +191,15 @@ def _result(passes: Passes, round_: dict[str, Any], check: Figures, trap: Figure
         "round": {
             "seconds": round_["seconds"]["protected"],
             "cpu_s": round_["cpu_s"]["protected"],
+            "checked_seconds": round_["seconds"]["checked"],
+            "checked_cpu_s": round_["cpu_s"]["checked"],
             "cpu_s_by_role": {role: used for role, used in round_["protected_cpu_s"].items() if role != "plain"},
         },
         "check": {**check, "cpu_s": total},
         "adds": {
-            "wall": check["wall_s"] / round_["seconds"]["protected"],
-            "cpu": total / round_["cpu_s"]["protected"],
+            "wall": round_["seconds"]["checked"] / round_["seconds"]["protected"] - 1,
+            "cpu": round_["cpu_s"]["checked"] / round_["cpu_s"]["protected"] - 1,
+            "cpu_passes": total / round_["cpu_s"]["protected"],
             "cpu_pads": parties * check["pads_s"] / round_["cpu_s"]["protected"],
             "cpu_prime_moduli": expansions
             * (check["mask_s"] - check["mask_semi_honest_s"])
@@ -238,11 +229,11 @@ def _show(result: dict[str, Any]) -> None:
     )
     adds = result["adds"]
     lines = [
-        f"All parties' check takes {check['wall_s']:.2f} s on this machine's {result['cores']} cores.",
-        f"The protected round beside it takes {round_['seconds']:.2f} s: the check adds {adds['wall']:.0%}.",
-        f"In processor time it adds {adds['cpu']:.0%}: {check['cpu_s']:.2f} s to {round_['cpu_s']:.2f} s.",
-        f"Not in this: another pass when the pads are out, {adds['cpu_pads']:.0%} in processor time,",
-        f"and masks modulo primes, {adds['cpu_prime_moduli']:.0%}.",
+        f"A round takes {round_['seconds']:.2f} s at level semi-honest and {round_['checked_seconds']:.2f} s at level",
+        f"malicious: {adds['wall']:+.0%}. In processor time: {adds['cpu']:+.0%}, {round_['cpu_s']:.2f} s and",
+        f"{round_['checked_cpu_s']:.2f} s. Of that, the passes of the check are {adds['cpu_passes']:.0%},",
+        f"another pass when the pads are out is {adds['cpu_pads']:.0%}, and masks modulo primes take",
+        f"{adds['cpu_prime_moduli']:.0%}.",
         f"A silo sends {result['bytes_per_silo']} bytes for it, beside {result['blinder_bytes']} of blinders.",
         f"A change passes with probability 2^-{result['soundness_bits']:.1f}.",
         f"A trap takes {trap['verifier_s'] * 1e3:.2f} ms of whoever verifies the proofs of all hops.",

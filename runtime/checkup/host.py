@@ -64,7 +64,7 @@ def agreement(config: NodeConfig) -> str:
 def _later_agreement(config: NodeConfig) -> str:
     new, old = config.history[-1], config.history[-2].federation
     try:
-        require_history(config.history, config.federation.member(config.name).owner)
+        require_history(config.history, config.name)
     except NotAccepted as error:
         raise Trouble(error.problem, "have the owners run `silomix accept` on that epoch's directory") from None
     count = len(signers(new.federation, old, new.accepted))

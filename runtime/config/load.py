@@ -175,7 +175,7 @@ def require_agreement(config: NodeConfig) -> None:
     if config.federation.epoch == 1:
         require_accepted(config.federation, config.agreement)
     else:
-        require_history(config.history, config.federation.member(config.name).owner)
+        require_history(config.history, config.name)
     if config.federation.pinned:
         pins = known_pins(config.federation, config.agreement, config.state)
         require_pins(pins, config.federation, config.agreement)

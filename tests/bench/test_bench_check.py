@@ -26,10 +26,7 @@ def test_each_role_goes_over_as_many_vectors_as_the_plan_says(monkeypatch: pytes
     for role, vectors in ((passes.silo, costs.silo_passes), (passes.hop, costs.hop_passes), (passes.aggregator, 1)):
         folded.clear()
         role()
-        assert len(folded) == vectors * passes.layout.chunks
-    folded.clear()
-    passes.everybody()
-    assert len(folded) == (3 * costs.silo_passes + 2 * costs.hop_passes + 1) * passes.layout.chunks
+        assert len(folded) == vectors * passes.layout.value_chunks
 
 
 def test_shares_are_of_the_round_that_was_given() -> None:
@@ -37,14 +34,15 @@ def test_shares_are_of_the_round_that_was_given() -> None:
     figures = check._lap(passes)
     round_ = {
         "repeats": 1,
-        "seconds": {"protected": 2.0},
-        "cpu_s": {"protected": 4.0},
+        "seconds": {"protected": 2.0, "checked": 3.0},
+        "cpu_s": {"protected": 4.0, "checked": 5.0},
         "protected_cpu_s": {"silos": 3.0, "plain": 0.0, "hop 1": 1.0},
     }
     found = check._result(passes, round_, figures, {"silo_s": 1.0, "hop_s": 1.0, "verifier_s": 1.0})
-    assert found["adds"]["wall"] == pytest.approx(figures["wall_s"] / 2.0)
+    assert found["adds"]["wall"] == pytest.approx(0.5)
+    assert found["adds"]["cpu"] == pytest.approx(0.25)
     total = 3 * figures["silo_s"] + 2 * figures["hop_s"] + figures["aggregator_s"]
-    assert found["adds"]["cpu"] == pytest.approx(total / 4.0)
+    assert found["adds"]["cpu_passes"] == pytest.approx(total / 4.0)
     assert found["round"]["cpu_s_by_role"] == {"silos": 3.0, "hop 1": 1.0}
 
 
@@ -63,5 +61,5 @@ def test_the_check_is_timed_beside_a_round_that_really_ran(
     assert set(found["round"]["cpu_s_by_role"]) >= {"hop 1", "hop 2", "aggregator", "silos"}
     check._show(found)
     shown = capsys.readouterr().out
-    for words in ("the check adds", "A trap takes", "masks modulo primes"):
+    for words in ("at level malicious", "A trap takes", "masks modulo primes"):
         assert words in shown

@@ -19,7 +19,14 @@ from silomix.runtime.config.owners.pins import Pins, read_pin, write_pin
 from silomix.runtime.config.tables import ConfigError, read_text
 from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, UserError
-from silomix.runtime.core.protocol.epochs import agrees, change_problem, check_first, check_successor, signers
+from silomix.runtime.core.protocol.epochs import (
+    change_problem,
+    check_first,
+    check_successor,
+    consents,
+    owner_of,
+    signers,
+)
 from silomix.runtime.core.protocol.federation import SHOWN, Federation
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.store.files import PUBLIC, write_atomically
@@ -140,7 +147,7 @@ def history_of(federation: Federation, found: dict[bytes, Proposal]) -> tuple[Pr
     return tuple(chain)
 
 
-def require_history(history: tuple[Proposal, ...], owner: str) -> None:
+def require_history(history: tuple[Proposal, ...], node: str) -> None:
     """Refuse to go on in an epoch that does not follow from the first one, or that the node's owner did not accept."""
     try:
         check_first(history[0].federation, history[0].accepted)
@@ -148,15 +155,16 @@ def require_history(history: tuple[Proposal, ...], owner: str) -> None:
             check_successor(one.federation, before.federation, one.accepted)
     except PeerFault as fault:
         raise NotAccepted(history[-1].place, "", fault.message) from None
-    if problem := own_problem(history[-1], history[-2].federation, owner):
+    if problem := own_problem(history[-1], history[-2].federation, node):
         raise NotAccepted(history[-1].place, "", problem)
 
 
-def own_problem(proposal: Proposal, old: Federation, owner: str) -> str:
+def own_problem(proposal: Proposal, old: Federation, node: str) -> str:
     """Say what a node's own owner has to do before an epoch counts there, or nothing."""
     new = proposal.federation
-    if agrees(owner, new, old, proposal.accepted):
+    if consents(node, new, old, proposal.accepted):
         return ""
+    owner = owner_of(node, new, old)
     return (
         f"{owner} has not accepted epoch {new.epoch}, {new.digest.hex()[:SHOWN]}, and this node stays out of it: look "
         f"at it, and sign it with `silomix accept {proposal.place}`"

@@ -33,9 +33,11 @@ from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import (
     HEAR_S,
+    MOST_RAISES,
     WAY_OUT,
     Shown,
     check_shown,
+    holds,
     life_after,
     missing_records,
     number_of,
@@ -763,7 +765,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         """The hops that this attempt's keys are asked of."""
         self._elsewhere: dict[str, bytes] = {}
         """Hops that have released a model for other silos than the rest, by that model: of no use before the next."""
-        self._raised = 0
+        self._raised: dict[str, int] = {}
+        """How often a hop has shown a process with a higher number."""
         self._resume_after = 0
         self._lost_to: set[str] = set()
         """Hops that serve another process."""
@@ -838,7 +841,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         enough = len(here) >= self.federation.chain_rule.minimum
         if self.federation.policy.group_size and self.bond is not None:
             enough = enough and self.bond.chain[0] in here  # nobody else can deal the same groups again
-        return here if enough else self.federation.chain
+        innocent = tuple(hop for hop in self.federation.chain if hop not in self.convicted)
+        waits = innocent if len(innocent) >= self.federation.chain_rule.minimum else self.federation.chain
+        return here if enough else waits
 
     @property
     def _masked(self) -> bool:
@@ -898,9 +903,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         hop, shown = event.hop, event.shown
         if hop not in self.federation.chain or shown.life < self.life:
             return []  # an answer to an earlier question
+        check_shown(shown, self.log, number_of(self.life))
         if shown.life > self.life:
             return self._outlived(hop, shown)
-        check_shown(shown, self.log)
         heard = {**self.heard, hop: shown}
         effects = self._go_on(heard) if len(heard) == len(self.federation.chain) else []
         self.heard = heard
@@ -913,9 +918,13 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     def _outlived(self, hop: str, shown: Shown) -> list[Effect]:
         """A hop has seen a process with a higher number: this one was restored, or there is a second one."""
-        if self._raised > len(self.federation.chain):
-            raise self._superseded((hop,))
-        self._raised += 1
+        raised = {**self._raised, hop: self._raised.get(hop, 0) + 1}
+        often = tuple(name for name in self.federation.chain if raised.get(name, 0) > MOST_RAISES)
+        if len(self.federation.chain) - len(often) < self.federation.chain_rule.minimum:
+            raise self._superseded(often)
+        if hop in often:
+            raise PeerFault(Reason.SUPERSEDED, f"{hop} shows ever higher numbers of processes", peer=hop)
+        self._raised = raised
         return self._ask_heads(number_of(shown.life))
 
     def _superseded(self, hops: tuple[str, ...]) -> LocalFault:
@@ -939,11 +948,18 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             if shown.last_released > self.hop_released.get(hop, 0):
                 effects.append(Remember(HopReleased(hop, shown.last_released)))
         sealed = {fact.bond.manifest for fact in self._sealed}
+        records = (*self.log.records, *new)
+        on_record = {one.manifest for record in records for one in record.attempts}
+        numbers = set(self._tried.get(round_, {}))
         for told in (told for shown in heard.values() for told in shown.told):
-            if told.model == model and told.bond.manifest not in sealed:
-                sealed.add(told.bond.manifest)
-                effects.append(Remember(Tried(told.round, told.attempt, told.bond.manifest, told.bond.chain)))
-                effects.append(Remember(Sealed(told.round, told.attempt, told.model, told.bond)))
+            manifest = told.bond.manifest
+            if told.model != model or manifest in sealed | on_record or not holds(told, self.federation):
+                continue
+            # What is on no record is of the round that comes next, whatever a hop says: nobody signs these numbers.
+            number = told.attempt if told.attempt not in numbers else max(numbers) + 1
+            sealed, numbers = sealed | {manifest}, numbers | {number}
+            effects.append(Remember(Tried(round_, number, manifest, told.bond.chain)))
+            effects.append(Remember(Sealed(round_, number, told.model, told.bond)))
         here = max(self._tried.get(round_, {}), default=0)
         # Silos may have joined one more than hops remember, if those were started again.
         newest = max((s.attempt + 1 for s in heard.values() if s.total == round_ and s.attempt > here), default=0)
@@ -961,7 +977,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 raise self._superseded(served)
             self._lost_to = {*self._lost_to, hop}
             return self._failed(HopFailed(hop, "it serves another aggregator process with this identity", event.now))
-        check_shown(shown, self.log)
+        check_shown(shown, self.log, number_of(self.life))
         if any(record.round >= self.log.round for record in missing_records(self.log, {hop: shown})):
             raise LocalFault(
                 Reason.FORKED,
@@ -969,7 +985,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 f"aggregator again while {hop} is there; {WAY_OUT}",
             )
         self.heard = {**self.heard, hop: shown}
-        silos = {told.bond.silos for told in shown.told if told.model == self.model} - {self.bound}
+        own = [told for told in shown.told if told.model == self.model and holds(told, self.federation)]
+        silos = {told.bond.silos for told in own} - {self.bound}
         if silos:  # it has released this model in an earlier life of this aggregator, unheard by it
             self._elsewhere = {**self._elsewhere, hop: self.model}
         return []

@@ -113,6 +113,18 @@ def agrees(owner: str, new: Federation, old: Federation, accepted: Accepted) -> 
     return any(_holds(key, what, accepted.get(owner), owner) for key in keys)
 
 
+def owner_of(node: str, new: Federation, old: Federation) -> str:
+    """Who has to agree before a node goes along: whoever has it now, and not whom a later file gives it to."""
+    return (old if node in old.members else new).member(node).owner
+
+
+def consents(node: str, new: Federation, old: Federation, accepted: Accepted) -> bool:
+    """Whether a node's owner has signed an epoch: with the key that it had, unless it is new itself."""
+    owner = owner_of(node, new, old)
+    keys = [o.key for o in old.owners if o.name == owner] or [o.key for o in new.owners if o.name == owner]
+    return any(_holds(key, epoch_digest(new), accepted.get(owner), owner) for key in keys)
+
+
 def check_first(first: Federation, accepted: Accepted) -> None:
     """Check that every owner has signed a federation's first epoch."""
     missing, wrong = not_accepted(first, accepted)

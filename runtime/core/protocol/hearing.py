@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.release import check_agreed
 from silomix.runtime.core.protocol.roundlog import (
+    MOST_ATTEMPTS,
     Record,
     RoundLog,
     check_countersigned,
@@ -32,6 +34,10 @@ MOST_SHOWN = 64
 """Records in one answer: whoever lacks more asks again."""
 MOST_TOLD = 16
 """Releases of one model in one answer: those of the newest attempts."""
+MOST_AHEAD = 1 << 32
+"""Starts that a process can have missed: a number far beyond would leave none above it."""
+MOST_RAISES = 2
+"""How often one hop may show a higher number while an aggregator begins."""
 HEAR_S = 10.0
 """Time that the other hops have to be heard in, once as many as a chain needs have been."""
 WAY_OUT = 'see "An aggregator that was restored" in docs/operations.md'
@@ -83,17 +89,38 @@ def counts(record: Record, log: RoundLog) -> bool:
     return True
 
 
-def check_shown(shown: Shown, log: RoundLog) -> None:
-    """Check what a hop shows, before any of it is believed: records each under the epoch in which they were made."""
+def check_shown(shown: Shown, log: RoundLog, number: int) -> None:
+    """Check what a hop shows, before any of it is believed: records each under the epoch in which they were made.
+
+    `number` is that of the process which asks. Of the rest nothing is signed, so it is held to what can be.
+    """
+    most = most_records(log)
+    if number_of(shown.life) > number + MOST_AHEAD:
+        raise PeerFault(Reason.MALFORMED, "no aggregator was ever started that often", found=number_of(shown.life))
+    if shown.attempt > MOST_ATTEMPTS or shown.last_released > most or len(shown.records) > most:
+        raise PeerFault(Reason.MALFORMED, "a hop shows more rounds or attempts than there can be")
     for place, record in enumerate(shown.records):
         if record.round != shown.start + place:
             raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
         check_record(record, log.of(record))
-    federation = log.federation
-    for told in shown.told:
+
+
+def most_records(log: RoundLog) -> int:
+    """How many records there can be, whatever a hop says."""
+    return max(epoch.policy.rounds for epoch in log.epochs.chain) + 1
+
+
+def holds(told: Told, federation: Federation) -> bool:
+    """Whether a hop's word that a model was released has its proof. That of an earlier epoch's chain has none here."""
+    if not 1 <= told.attempt <= MOST_ATTEMPTS:
+        return False
+    try:
         check_chain(told.bond.chain, federation)
         signatures = told.bond.signed_by(federation.aggregator.name)
         check_agreed(told.bond.agreed(told.model), signatures, told.bond.chain, federation)
+    except PeerFault:
+        return False
+    return True
 
 
 def missing_records(log: RoundLog, heard: Mapping[str, Shown]) -> tuple[Record, ...]:

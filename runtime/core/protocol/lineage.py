@@ -73,6 +73,9 @@ def check_transcript(transcript: Transcript, record: Record, federation: Federat
         raise PeerFault(Reason.WRONG_ROUND, f"round {record.round} was not applied", found=record.round)
     if (manifest.digest, ready.manifest) != (last.manifest, last.manifest) or ready.digest != last.agreed:
         raise PeerFault(Reason.WRONG_MANIFEST, f"this is not what was released in round {record.round}")
+    begun = (manifest.round, manifest.head, manifest.model, manifest.state)
+    if begun != (record.round, record.previous, record.model_before, record.state_before):  # an old one, once more
+        raise PeerFault(Reason.WRONG_MANIFEST, f"what was released belongs to another round than {record.round}")
     if ready.root != record.root or transcript.cohort.silos != last.silos:
         raise PeerFault(Reason.WRONG_MANIFEST, f"the record of round {record.round} names another sum or cohort")
     if manifest.digest != known:

@@ -170,6 +170,8 @@ def check_record(record: Record, federation: Federation) -> None:
         raise PeerFault(Reason.MALFORMED, f"round {record.round} cannot have ended as {record.outcome}")
     if record.next and record.outcome is not Outcome.APPLIED:  # else two pools would have one model between them
         raise PeerFault(Reason.WRONG_EPOCH, f"round {record.round} was not applied, and no epoch begins after it")
+    if record.next and record.model_before == record.model_after:
+        raise PeerFault(Reason.WRONG_EPOCH, f"round {record.round} changed nothing, and no epoch begins after it")
     check_beginning(record, federation)
     for one in record.attempts:
         if one.agreed:
@@ -249,6 +251,11 @@ class RoundLog:
                 if one.agreed:
                     return one.silos
         return ()
+
+    def released(self, model: bytes) -> tuple[str, ...]:
+        """The silos that a model was signed for in a round that is over, whichever it was; or nobody."""
+        told = (one for r in self.records if r.model_before == model for one in r.attempts if one.agreed)
+        return next((one.silos for one in told), ())
 
     def check_next(self, record: Record) -> None:
         """Check that a record is the next one, or refuse it. A second one of a round is evidence: `Fork`."""

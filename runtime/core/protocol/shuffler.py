@@ -1080,12 +1080,20 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if head.digest != self.log.head:
             raise self._unlinked(head.round + 1)
         check_countersigned(head, self.log.of(head))
-        return [Remember(Stored(head))]
+        return [Remember(Stored(self._proved(head)))]
+
+    def _proved(self, record: Record) -> Record:
+        """The newest record as it is here, signed, with the countersignatures of a copy that counts."""
+        assert self.log.last is not None, "the copy is one of it"
+        return replace(self.log.last, countersignatures=record.countersignatures)
 
     def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
-        """The silos that a model can still be released for, or nobody if it is free."""
+        """The silos that a model can still be released for, or nobody if it is free.
+
+        The log says so too: this hop may be new, and have released nothing yet.
+        """
         facts = self.released.get(manifest.model, ())
-        silos = facts[0].silos if facts else manifest.bound_to
+        silos = facts[0].silos if facts else self.log.released(manifest.model) or manifest.bound_to
         if manifest.bound_to not in ((), silos):
             raise PeerFault(
                 Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
@@ -1551,7 +1559,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if record.digest == self.log.head:
             known: list[Effect] = []
             if not self.counts and self._is_counted(record):
-                known = [Remember(Stored(record)), *self._switch(record)]
+                known = [Remember(Stored(self._proved(record))), *self._switch(record)]
             return known if self._signed_other(record) else [*known, *self._countersign(record)]
         replaced = self.log.last if self._replaces(record) else None
         if replaced is not None:
@@ -1617,7 +1625,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         last = record.attempts[-1] if record.attempts else None
         if record.outcome is not Outcome.APPLIED or last is None or self.identity.name not in last.chain:
             return
-        if not any((f.manifest, f.agreed, f.silos) == (last.manifest, last.agreed, last.silos) for f in facts):
+        known = (record.round, record.model_before, last.manifest, last.agreed, last.silos)
+        if not any((f.round, f.model, f.manifest, f.agreed, f.silos) == known for f in facts):
             raise PeerFault(
                 Reason.WRONG_ROUND,
                 f"round {record.round} was applied with this hop's pad, and its journal knows nothing of it: it was "

@@ -230,7 +230,7 @@ class Succession:
         listed = node.config.name in new.members
         if not problem and listed:
             pins = None if node.tls is None else node.tls.pins
-            problem = problem_of(proposal, old, pins) or own_problem(proposal, old, new.member(node.config.name).owner)
+            problem = problem_of(proposal, old, pins) or own_problem(proposal, old, node.config.name)
         if not problem and listed:
             try:
                 await node.work(load_node, node.config.file, new.digest)

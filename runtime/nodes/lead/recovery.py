@@ -14,7 +14,7 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, most_records
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.calls import Call, parse
 from silomix.runtime.net.history import read_shown
@@ -92,6 +92,8 @@ class Recovery:
             answer = await line.ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
             shown = read_shown(answer, start)
             records += shown.records
+            if len(records) > most_records(core_.log):
+                raise PeerFault(Reason.WRONG_LENGTH, f"{hop} shows more records than there can be", peer=hop)
             if shown.life != life or not shown.records or start + len(records) >= shown.total:
                 break
         await self._hear(hop, replace(shown, records=tuple(records)))
