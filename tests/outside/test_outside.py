@@ -84,9 +84,9 @@ def test_what_silos_hand_in_comes_out_as_mean_and_weight_round_after_round(tmp_p
         with pytest.raises(outside.NotInSum, match="round 1 is over: a vector for round 2 was handed in"):
             federation.silos[0].submit(np.zeros(3), 1, timeout_s=WAIT_S)
     # The node has let go of its files, and a new one goes on where it was.
-    with outside.Aggregator(tmp_path / "fed" / "aggregator") as again:
-        assert again.round == 3
-        assert again.result(2).weight == 64
+    with outside.Together(tmp_path / "fed", log=tmp_path / "log") as federation:
+        assert federation.aggregator.round == 3  # as soon as its hops were heard
+        assert federation.aggregator.result(2).weight == 64
 
 
 def test_a_round_goes_on_at_the_deadline_without_a_silo_that_hands_nothing_in(tmp_path: Path) -> None:
