@@ -74,7 +74,7 @@ def _over(federation: InProcess, rounds: int) -> bool:
 
 def test_a_silo_that_dies_while_it_uploads_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("silomix.runtime.nodes.shuffler.LOT_BYTES", 1)  # each chunk is written as it comes
-    federation = make(tmp_path / "f", 4, 2, deadline_s=2, chunk_parameters=64)  # 16 chunks, of which it sends 9
+    federation = make(tmp_path / "f", 4, 2, deadline_s=6, chunk_parameters=64)  # 16 chunks, of which it sends 9
 
     async def go() -> None:
         async with InProcess(tmp_path / "f", without=("silo-04",)) as running, peer(tmp_path / "f", "silo-04") as us:

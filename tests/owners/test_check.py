@@ -92,7 +92,7 @@ async def test_peers_are_greeted_from_here(tmp_path: Path, monkeypatch: pytest.M
         edit(home / "federation.toml", "rounds = 2", "rounds = 1")
 
         ours = version.PROTOCOL
-        for theirs, older, newest in (("1", "aggregator", ours), ("3", "silo-04", 3)):
+        for theirs, older, newest in (("1", "aggregator", ours), ("9", "silo-04", 9)):
             monkeypatch.setattr("silomix.runtime.net.meeting.PROTOCOL", theirs)
             finding = (await peers("silo-04"))["peer aggregator"]
             monkeypatch.undo()

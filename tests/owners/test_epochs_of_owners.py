@@ -125,6 +125,7 @@ def test_an_epoch_that_lists_a_node_otherwise_than_it_was_made_is_not_accepted(
     assert load_node(hospitals.node("silo-02"), new.digest).identity.name == "next-identity.key"
 
 
+@pytest.mark.full
 async def test_owners_change_a_federation_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quorum that is missing, an owner who has not accepted, two files for one epoch: each is refused, and said."""
     monkeypatch.setattr(renewal, "LOOK_S", 0.1)
