@@ -83,6 +83,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self._agreed = 0
         """The round that the owner's command has last said yes to."""
         self.follower = Follower(self, self.core.log, self.task.schema())
+        self._wanted: services_pb2.Wanted | None = None
+        """What the aggregator has lost and this silo has not computed yet."""
         self._clipped: dict[str, float] = {}
         """The share of each tensor that was last said to be clipped."""
 
@@ -113,6 +115,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     elif news.WhichOneof("news") == "wanted":
                         self.spawn(self._give(news.wanted))
                     else:
+                        self._wanted = None  # who announces an attempt has its model
                         await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
@@ -184,12 +187,15 @@ class SiloNode(Driver[core.Event, core.Effect]):
         except Fault as fault:
             self.metrics.rejected(fault.reason)
             self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
+        if self._wanted is not None:
+            await self._give(self._wanted)
 
     async def _give(self, wanted: services_pb2.Wanted) -> None:
         """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself."""
         data = await self.follower.file_of(wanted.model_digest, state=wanted.state)
+        self._wanted = wanted if data is None else None
         if data is None:
-            return
+            return  # it may be here after the next step
         aggregator, what = self.federation.aggregator.name, method("AggregatorService", "GiveModel")
 
         async def parts() -> AsyncIterator[services_pb2.GivenPart]:

@@ -665,7 +665,9 @@ TABLE: Table = {
     Phase.HEARING: _row(
         HeadIn=does("_head", Phase.LOADING), HopFailed=_FAILED, Tick=does("_heard_enough", Phase.LOADING)
     ),
-    Phase.LOADING: _row(HeadIn=_LATE, Start=does("_start", Phase.REVEALING, *_ON)),
+    Phase.LOADING: _row(
+        HeadIn=_LATE, CountersignedIn=does("_countersigned_early"), Start=does("_start", Phase.REVEALING, *_ON)
+    ),
     Phase.PREPARING: _row(
         HeadIn=_LATE,
         KeysIn=does("_keys_in", Phase.OPENING, *_ON),
@@ -964,7 +966,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         # Silos may have joined one more than hops remember, if those were started again.
         newest = max((s.attempt + 1 for s in heard.values() if s.total == round_ and s.attempt > here), default=0)
         self._resume_after = newest
-        return [*effects, Load(sum(record.round >= self.log.round for record in new))]
+        effects.append(Load(sum(record.round >= self.log.round for record in new)))
+        if new or self.log.last is None or self.counts:
+            return effects
+        # What is lost here, silos can only compute, and bring, once the record counts.
+        self._countersigned = {}
+        return [*effects, AskStore(self.log.last, self.federation.chain)]
 
     def _late_head(self, event: HeadIn) -> list[Effect]:
         """Hear a hop that was away when this process began, or that another process was at."""
@@ -1011,7 +1018,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             first = genesis(self.federation, event.model, event.state).signed(self.identity)
             return self._record(first)
         if not self.counts:
-            return self._ask_store(known)
+            self.state = Phase.RECORDING  # hops were asked before the model was loaded, and may have answered in part
+            return [AskStore(known, self.federation.chain)]
         following = self.log.epochs.find(self.log.epoch)
         if following is not None and following.epoch > self.federation.epoch:  # its records came from hops just now
             self.state = Phase.CHANGING
@@ -1429,21 +1437,32 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         names = [hop for hop in self.federation.chain if hop in self._countersigned]
         return replace(record, countersignatures=tuple((hop, self._countersigned[hop]) for hop in names))
 
+    def _countersigned_early(self, event: CountersignedIn) -> list[Effect]:
+        """Take in that hops have stored the newest record, while the model that it names may still be missing here."""
+        record = None if self.counts else self._stored(event)
+        return [] if record is None else [Remember(Recorded(record)), Publish(record)]
+
     def _countersigned_in(self, event: CountersignedIn) -> list[Effect]:
+        record = self._stored(event)
+        if record is None:
+            return []
+        told: list[Effect] = [Remember(Recorded(record)), Publish(record)]
+        return [*told, *(self._change(record) if record.next else self._begin(event.now))]
+
+    def _stored(self, event: CountersignedIn) -> Record | None:
+        """Add a hop's word to the newest record, and return that once enough of them have stored it."""
         record = self.log.last
         assert record is not None, "a record is written before hops are asked to store it"
         if event.record != record.digest or event.hop not in self.federation.chain:
-            return []
+            return None
         what = countersign_digest(record.digest, event.hop)
         verify(self.federation.member(event.hop).key, what, event.signature, event.hop)
         self._countersigned[event.hop] = event.signature
         self.trouble.pop(event.hop, None)
         if len(self._countersigned) < self.federation.chain_rule.minimum:
-            return []
-        record = self._countersigned_by(record)
+            return None
         self.tried_here = 0
-        told: list[Effect] = [Remember(Recorded(record)), Publish(record)]
-        return [*told, *(self._change(record) if record.next else self._begin(event.now))]
+        return self._countersigned_by(record)
 
     def _change(self, record: Record) -> list[Effect]:
         self.state = Phase.CHANGING

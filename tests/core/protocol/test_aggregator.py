@@ -175,7 +175,9 @@ class Node:
         for hop in self.f.chain:
             assert not effects
             effects = self.feed(HeadIn(hop, self.shown(), now))
-        assert effects == [Load(0)]
+        last = self.core.log.last
+        storing = [] if self.core.counts or last is None else [AskStore(last, self.f.chain)]
+        assert effects == [Load(0), *storing]
 
     def shown(self, records: Sequence[Record] = (), **changes: Any) -> Shown:
         """What a hop shows that has these records from the newest here on, or no news."""

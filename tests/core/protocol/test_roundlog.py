@@ -407,6 +407,28 @@ def test_an_aggregator_that_comes_back_with_a_record_that_does_not_count_has_tha
     assert ask == AskKeys(record.round + 1, 1, node.f.chain, node.f.silo_names, record.digest)
 
 
+def test_a_record_counts_while_the_model_that_it_names_is_still_missing() -> None:
+    """Silos can bring what this disk has lost only if they may compute it, and they compute what counts."""
+    node = Node(federation(attempts=1))
+    node.start()
+    node.feed(node.sum_applied(node.receive()))
+    record = node.core.log.last
+    assert record is not None
+    node.restart()
+    node.hear()
+    signed = [node.countersigned(hop) for hop in node.f.chain]
+    assert node.feed(signed[0]) == []
+    remembered, published = node.feed(signed[1])
+    assert isinstance(remembered, Remember)
+    assert isinstance(published, Publish)
+    assert published.record.digest == record.digest
+    assert node.feed(signed[1]) == []  # asked twice, told once
+    assert node.core.phase is Phase.LOADING
+    (ask,) = node.feed(Start(*node.newest, SCHEMA, 0.0, node.kept))
+    assert isinstance(ask, AskKeys)
+    assert ask.round == record.round + 1
+
+
 def test_a_log_says_whom_the_newest_model_is_bound_to() -> None:
     """R3: pads may have been shown in a round that was given up. A step leaves that behind."""
     assert FIRST.bound == ()
