@@ -178,7 +178,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
-        return self.core.log.of(record).draw(applied + 1)
+        return self.core.log.of(record).draw(applied + 1, record.model_before)
 
     async def _follow(self) -> None:
         """Compute the newest model, whether or not this silo is part of the next round."""

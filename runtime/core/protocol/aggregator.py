@@ -857,7 +857,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return tuple(hop for hop in self.available if hop in self.convicted)
 
     def _invited(self) -> tuple[str, ...]:
-        return self.federation.draw(self.log.applied + 1)
+        return self.federation.draw(self.log.applied + 1, self.model)
 
     @property
     def counts(self) -> bool:
