@@ -96,8 +96,12 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
         async for attempt in backoff(wake=wake):
             self.redial(aggregator)
+            new_line = True
             try:
                 async for news in self._news(aggregator):
+                    if new_line:
+                        new_line = False
+                        self.spawn(self._tell_again())
                     if news.WhichOneof("news") == "finished":
                         if self._busy is not None:
                             self._busy.cancel()
@@ -189,6 +193,11 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
         if self._wanted is not None:
             await self._give(self._wanted)
+
+    async def _tell_again(self) -> None:
+        """Tell an aggregator that may be a new process which model this silo has computed."""
+        with suppress(Fault):  # what is wrong is said where it matters: when the model is wanted
+            await self.follower.tell_again()
 
     async def _give(self, wanted: services_pb2.Wanted) -> None:
         """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself."""
