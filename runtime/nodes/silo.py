@@ -260,6 +260,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 scalars = await self.work(measure, held, coin)
                 return core.Measured(manifest_digest, coin, scalars)
             case core.Answer(said):
+                self._counted.set()  # also where it was answered before a restart
                 self._drop_held()
                 self.spawn(self._say(services_pb2.SayRequest(statement=write_statement(said)), self.core.current))
             case core.Done(manifest):
