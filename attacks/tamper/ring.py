@@ -657,6 +657,10 @@ class Ring:
                 self.event(one, one, silo.RecordsIn(lead.published))
             elif one.at + 1 < one.core.log.round:
                 self.tell(one, partial(self.trying, one, one.follow))
+        if phase is leading.Phase.CHECKING:
+            for one in self.silos.values():
+                if one.core.current is None:  # whoever comes back hears first what is open
+                    self.event(lead, one, silo.Announced(lead.open))
         if phase in (leading.Phase.COLLECTING, leading.Phase.RELEASING):
             m = lead.open
             for name, hop in ((name, self.hops[name]) for name in m.chain):

@@ -857,7 +857,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return tuple(hop for hop in self.available if hop in self.convicted)
 
     def _invited(self) -> tuple[str, ...]:
-        return self.federation.draw(self.log.applied + 1)
+        return self.federation.draw(self.log.applied + 1, self.model)
 
     @property
     def counts(self) -> bool:
@@ -1188,6 +1188,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._form(event.now) or self._ask_others(event.now)
         if self.state in (Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY):
             return self._give_up(event.now, over=True)
+        if self.state in (Phase.CHECKING, Phase.BLAMING) and self._hearing.needs(event.hop):
+            return self._give_up(event.now, over=True)  # whoever has spoken does not end a check by leaving
         if self.state is Phase.REVEALING and event.hop not in self._pads and set(self.bound) <= set(event.present):
             return self._give_up(event.now, over=True)  # the same silos, over the others; else it waits for the hop
         return []

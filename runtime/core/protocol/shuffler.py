@@ -972,7 +972,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"no round has more than {MOST_ATTEMPTS} attempts")
         if (event.round, event.head) != (self.log.round, self.log.head):
             raise self._unlinked(event.round)
-        if event.silos != self.federation.draw(self.log.applied + 1):
+        if event.silos != self.federation.draw(self.log.applied + 1, self.log.model):
             raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
         effects = self._close_before(*asked)
         made = self.keys.get(asked)

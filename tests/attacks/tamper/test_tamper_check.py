@@ -187,8 +187,20 @@ def test_a_silo_tosses_once_and_answers_once_across_restarts() -> None:
     assert refused(lambda: again.step(event)) is Reason.SHARE_MISMATCH
     again.tossed[m.digest] = hearing.subject.context
     again.step(event)
-    again.stated[m.digest] = bytes(32)  # another coin was answered
-    assert refused(lambda: again.step(silo.CoinIn(hearing.shares))) is Reason.SHARE_MISMATCH
+    assert again.step(silo.CoinIn(hearing.shares)) == [silo.Answer(hearing.statements["silo-1"])]
+    other = (replace(hearing.shares[0], share=bytes(32)), *hearing.shares[1:])
+    assert refused(lambda: again.step(silo.CoinIn(other))) is Reason.SHARE_MISMATCH
+    measured = silo.Measured(m.digest, bytes(32), hearing.statements["silo-1"].scalars)
+    assert refused(lambda: again.step(measured)) is Reason.SHARE_MISMATCH
+
+
+def test_a_silo_that_has_answered_says_the_same_after_a_restart_and_sends_no_other_body() -> None:
+    ring, hearing, m = pieces()
+    again = silo.Silo(ring.f, identity("silo-1"))
+    for fact in ring.silos["silo-1"].journal:
+        again.recall(fact)
+    assert again.step(silo.Announced(m)) == [silo.Answer(hearing.statements["silo-1"])]
+    assert again.step(silo.CoinIn(hearing.shares)) == [silo.Answer(hearing.statements["silo-1"])]
 
 
 def test_a_silo_shows_no_share_for_a_body_that_it_did_not_send() -> None:
