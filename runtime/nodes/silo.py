@@ -534,6 +534,7 @@ class _Masking:
             masked[:] = plain
             for stream in self._streams:
                 stream.apply(masked, index, n)
+            self._held.keep(index, masked)
             planes = self.layout.planes(masked.data, index)
         return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
 

@@ -50,7 +50,7 @@ def killed(node: str, before: int) -> Ring:
 
 
 def test_a_silo_whose_answer_is_written_gives_it_after_a_restart_and_costs_no_attempt() -> None:
-    """`Remember(Stated)` comes before `Answer`: killed between the two, it has not been heard and has lost its seeds."""
+    """Killed between `Remember(Stated)` and `Answer`, it has not been heard, and has lost its seeds."""
     (before,) = [number for name, number, kind in honest().trace if (name, kind) == ("silo-2", "Answer")]
     ring = killed("silo-2", before)
     assert not ring.gave_up
