@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Byte code is kept, whatever the environment says: tests and federations start many processes.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-full warm spec system bench mutants fuzz lint proto pins sbom grafana clean
 
 $(STAMP): pyproject.toml constraints.txt

@@ -33,7 +33,7 @@ class Honest:
         return 1
 
     def removes(self, silos: Sequence[str]) -> Sequence[str]:
-        """Whose masks a hop takes off."""
+        """Whose masks a hop takes off; twice, if a name stands there twice."""
         return silos
 
     def sends(self, vector: Bytes, manifest: Manifest) -> Bytes:
@@ -44,9 +44,9 @@ class Honest:
         """What it says of that, before it is signed."""
         return trail
 
-    def tells(self, trail: Trail) -> Trail:
-        """What it says to the next hop of what it has signed."""
-        return trail
+    def tells_again(self, trail: Trail) -> Trail | None:
+        """What it says if it sends the same once more, as after a broken stream; nothing, if it does not."""
+        return None
 
     def closes(self, cohort: Cohort) -> Cohort:
         """What it says of who is in the sum."""
@@ -77,6 +77,10 @@ class Honest:
     def passes(self, tosses: tuple[Any, ...]) -> tuple[Any, ...]:
         """Which shares it passes on."""
         return tosses
+
+    def conceals(self) -> bool:
+        """Whether it has hops sign for a sum though it sees that the check fails at itself."""
+        return False
 
     def applies(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Which model it makes of the sum."""

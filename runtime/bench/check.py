@@ -193,7 +193,8 @@ def _result(passes: Passes, round_: dict[str, Any], check: Figures, trap: Figure
             "cpu_s": round_["cpu_s"]["protected"],
             "checked_seconds": round_["seconds"]["checked"],
             "checked_cpu_s": round_["cpu_s"]["checked"],
-            "cpu_s_by_role": {role: used for role, used in round_["protected_cpu_s"].items() if role != "plain"},
+            "cpu_s_by_role": _roles(round_["cpu_s_by_role"]["protected"]),
+            "checked_cpu_s_by_role": _roles(round_["cpu_s_by_role"]["checked"]),
         },
         "check": {**check, "cpu_s": total},
         "adds": {
@@ -209,6 +210,10 @@ def _result(passes: Passes, round_: dict[str, Any], check: Figures, trap: Figure
         "blinder_bytes": costs.blinder_bytes,
         "trap": {**trap, **{k: v for k, v in asdict(one).items() if k.endswith("bytes")}},
     }
+
+
+def _roles(used: Figures) -> Figures:
+    return {role: seconds for role, seconds in used.items() if role != "plain"}
 
 
 def _show(result: dict[str, Any]) -> None:

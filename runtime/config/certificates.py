@@ -22,7 +22,7 @@ from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.owners import Pin
-from silomix.runtime.store.home import State
+from silomix.runtime.store.home import NEXT_CERTIFICATE_FILE, State
 
 
 def load_identity(path: Path) -> Secret:
@@ -97,7 +97,10 @@ def check_tls(where: Where, values: Mapping[str, Any], federation: Federation) -
         raise where.wrong("certificate", f"{values['certificate']} holds no certificates; give a PEM file") from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
-        raise where.wrong("key", f"{values['key']} does not belong to {values['certificate']}; give the one that does")
+        do = "give the one that does"
+        if values["key"].with_name(NEXT_CERTIFICATE_FILE).is_file():
+            do += ", or run `silomix rotate --finish` again if that was interrupted"
+        raise where.wrong("key", f"{values['key']} does not belong to {values['certificate']}; {do}")
     if federation.pinned:
         pins = known_pins(federation, values["agreement"], State(values["directory"]))
         problem = _pin_problem(chain[0].public_bytes(Encoding.DER), pins.get(name), name)

@@ -334,7 +334,7 @@ class Hope:
                 why = remark.message.removeprefix(f"{OUT_OF_ROUND}: ")
                 self._out.setdefault(remark.round, {}).setdefault(remark.node, why)
         for round_, out in self._out.items():
-            left, least = len(self._federation.draw(round_)) - len(out), self._federation.minimum_cohort
+            left, least = self._federation.drawn - len(out), self._federation.minimum_cohort
             silo, why = next(iter(out.items()))
             if left < least:
                 raise RunError(

@@ -22,6 +22,7 @@ from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.check.blame import EquivocationError
 from silomix.runtime.core.protocol.check.said import CheckTranscript, checks
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.identity import verify
@@ -747,7 +748,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         left = self._opened_at + self.limits.round_s + LATE_S - self.clock()
         async with in_time(left, f"{peer} did not come to an end in time"):
             receiving = passage.receive(frames, peer, self.federation, header_in, cohort_in)
-            root = await passage.unless_refused(receiving)
+            try:
+                root = await passage.unless_refused(receiving)
+            except EquivocationError as error:
+                await self.step(core.LieSeen(error.verdict, self.clock()))
+                raise
         passage.received_bytes = frames.bytes
         if self.passage is not passage:
             raise PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up")

@@ -182,7 +182,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
-        return self.core.log.of(record).draw(applied + 1)
+        return self.core.log.of(record).draw(applied + 1, record.model_before)
 
     async def _follow(self) -> None:
         """Compute the newest model, whether or not this silo is part of the next round."""
@@ -260,6 +260,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 scalars = await self.work(measure, held, coin)
                 return core.Measured(manifest_digest, coin, scalars)
             case core.Answer(said):
+                self._counted.set()  # also where it was answered before a restart
                 self._drop_held()
                 self.spawn(self._say(services_pb2.SayRequest(statement=write_statement(said)), self.core.current))
             case core.Done(manifest):
@@ -533,6 +534,7 @@ class _Masking:
             masked[:] = plain
             for stream in self._streams:
                 stream.apply(masked, index, n)
+            self._held.keep(index, masked)
             planes = self.layout.planes(masked.data, index)
         return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
 

@@ -3,15 +3,21 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.nodes.federations import make
+from tests.nodes.federations import run as run_node
 
+from silomix.attacks.tamper.live import TamperingShuffler
 from silomix.runtime.cli.entry import main
 from silomix.runtime.cli.exits import Exit
+from silomix.runtime.config.load import load_node
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.local import InProcess, create
+from silomix.runtime.nodes.node import Node
 from silomix.runtime.nodes.passage import SumPassage
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.store.home import Home
@@ -34,7 +40,7 @@ def run(directory: Path, level: Level) -> tuple[list[Record], InProcess]:
     return asyncio.run(to_the_end(directory))
 
 
-def verified(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, list[str]]]:
+def verified(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["verify", "1", "--config", str(directory), "--json"])
     return code, json.loads(capsys.readouterr().out)
 
@@ -65,3 +71,35 @@ def test_the_model_is_the_same_and_the_round_can_be_verified(
         assert code == Exit.NO, suffix
         assert len(found["problems"]) == 1
         path.write_bytes(kept)
+
+
+class WithTampering(InProcess):
+    """A federation whose second hop changes one residue of each sum."""
+
+    def start(self, name: str) -> Node:
+        """Start the liar as what it is."""
+        if name != "shuffler-2":
+            return super().start(name)
+        node = self.nodes[name] = TamperingShuffler(load_node(self.directory / name))
+        self.tasks[name] = asyncio.create_task(node.run(), name=name)
+        return node
+
+
+def test_a_hop_that_tampers_is_named_live_and_whoever_has_the_file_can_check_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "f"
+    make(home, 3, 3, level=Level.MALICIOUS, rounds=2, deadline_s=60, release_s=60)
+
+    async def go() -> None:
+        async with WithTampering(home, log=tmp_path / "log.txt") as running:
+            await running.finished()  # no chain is left without the liar: the federation stops
+            assert running.aggregator.core.barred == ("shuffler-2",)
+
+    run_node(go(), 120.0)
+    assert "TAMPERED: shuffler-2 altered the sum" in caplog.text
+    capsys.readouterr()
+    code, found = verified(home / "aggregator", capsys)
+    assert code == Exit.DONE
+    assert found["outcome"] == "abandoned"
+    assert [(row["culprit"], row["evidence"]) for row in found["culprits"]] == [("shuffler-2", "holds")]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,10 +19,11 @@ from tests.tools import root
 
 from silomix.runtime.config.authority import blank, private_pem, usage
 from silomix.runtime.config.load import identity_of, load_node
+from silomix.runtime.config.owners import rotate
 from silomix.runtime.config.owners.pins import load_pins, read_pin, write_pin
 from silomix.runtime.config.owners.rotate import finish, prepare, take
 from silomix.runtime.config.owners.selfsigned import der, form_problem, self_signed
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import PeerFault, Reason, UserError
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.local import InProcess
 from silomix.runtime.net.meeting import OnlyPins, meet
@@ -130,6 +132,72 @@ def test_rotating_is_counted_and_an_older_pin_is_never_taken_again(hospitals: Ho
     assert found.pins is not None
     assert found.pins.known_by("silo-02", done.current)
     assert not found.pins.known_by("silo-02", announced.current)
+
+
+class Killed(Exception):  # noqa: N818 - what happened
+    """The process ends here."""
+
+
+def test_a_change_over_that_is_killed_anywhere_goes_on_when_it_is_run_again(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before each of its writes, and before it clears up: key, certificate, pin, next.key, next.pem."""
+    home, steps, left = hospitals.node("silo-02"), 0, 0
+    real = {name: getattr(rotate, name) for name in ("write_atomically", "write_pin", "_clear")}
+
+    def dying(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named_: Any) -> Any:
+            nonlocal left, steps
+            if left == 0:
+                raise Killed
+            left, steps = left - 1, steps + 1
+            return real[name](*arguments, **named_)
+
+        return call
+
+    for survived in range(5):
+        prepare(home)
+        announced = der((home / "next.pem").read_bytes())
+        left = survived
+        with monkeypatch.context() as patch:
+            for name in real:
+                patch.setattr(rotate, name, dying(name))
+            if survived < 4:
+                with pytest.raises(Killed):
+                    finish(home)
+            else:
+                finish(home)
+        if survived == 1:  # the key alone: a node that is started now says what to do
+            assert run("check", "--config", home, "--offline") == 1
+            assert "run `silomix rotate --finish` again" in " ".join(capsys.readouterr().out.split())
+        if survived < 4:
+            assert read_pin(finish(home)).current == announced
+        assert load_node(home).certificate is not None
+        assert der((home / "tls.pem").read_bytes()) == announced
+        assert not (home / "next.key").exists()
+    assert steps == 1 + 2 + 3 + 4
+
+    # Killed with the certificate in place and the pin not yet: another one can be announced all the same.
+    prepare(home)
+    with monkeypatch.context() as patch:
+        left = 2
+        for name in real:
+            patch.setattr(rotate, name, dying(name))
+        with pytest.raises(Killed):
+            finish(home)
+    shown = der((home / "tls.pem").read_bytes())
+    assert read_pin(prepare(home)).current == shown
+    load_node(home)
+
+
+def test_a_key_that_is_not_the_announced_certificates_never_takes_over(hospitals: Hospitals) -> None:
+    home = hospitals.node("silo-02")
+    before = (home / "tls.key").read_bytes()
+    prepare(home)
+    (home / "next.key").write_bytes(private_pem(key()))
+    with pytest.raises(UserError, match="does not belong to"):
+        finish(home)
+    assert (home / "tls.key").read_bytes() == before
 
 
 def test_rotate_on_the_command_line(hospitals: Hospitals, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,6 +289,14 @@ class PadsFalse:
 
 
 @dataclass(frozen=True)
+class LieSeen:
+    """The last hop has signed two stories of one sum."""
+
+    verdict: Verdict
+    now: float
+
+
+@dataclass(frozen=True)
 class AgreedIn:
     """A hop has signed for the release."""
 
@@ -380,6 +388,7 @@ Event = (
     | StatedIn
     | DefenceIn
     | PadsFalse
+    | LieSeen
     | AgreedIn
     | PadIn
     | PadRefused
@@ -649,6 +658,7 @@ _LATE = does("_late_head")
 _TICK = does("_tick", *_ON)
 _LOST = does("_lost", *_ON)
 _GONE = does("_gone", *_ON)
+_LIE = does("_lie", *_ON)
 
 
 def _row(**answers: Answer) -> dict[type, Answer]:
@@ -694,6 +704,7 @@ TABLE: Table = {
         Unopened=does("_unopened"),
         CohortIn=does("_cohort"),
         SumIn=does("_sum_in", Phase.READY, Phase.CHECKING),
+        LieSeen=_LIE,
         HopFailed=_FAILED,
         HopLost=_LOST,
         HopGone=_GONE,
@@ -703,6 +714,7 @@ TABLE: Table = {
         HeadIn=_LATE,
         TossIn=does("_toss", *_ON),
         StatedIn=does("_stated", Phase.READY, Phase.BLAMING),
+        LieSeen=_LIE,
         HopFailed=_FAILED,
         HopLost=_LOST,
         HopGone=_GONE,
@@ -857,7 +869,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return tuple(hop for hop in self.available if hop in self.convicted)
 
     def _invited(self) -> tuple[str, ...]:
-        return self.federation.draw(self.log.applied + 1)
+        return self.federation.draw(self.log.applied + 1, self.model)
 
     @property
     def counts(self) -> bool:
@@ -1325,6 +1337,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             defence=event.defence,
         )
         return self._convict(decide(case, self.federation, event.vector), event.now, event.vector)
+
+    def _lie(self, event: LieSeen) -> list[Effect]:
+        """End an attempt in which a hop has told two stories, before anybody signs for either."""
+        if event.verdict.case.manifest.digest != self._open_manifest.digest:
+            return []
+        return self._convict(event.verdict, event.now)
 
     def _pads_false(self, event: PadsFalse) -> list[Effect]:
         """Discard a sum whose hop has lied about its pad: everybody can see it now."""

@@ -19,7 +19,16 @@ from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars, combined
 from silomix.runtime.core.pace import Pace
-from silomix.runtime.core.protocol.check.blame import Case, Defence, decide, defend, first_finding, signed_root
+from silomix.runtime.core.protocol.check.blame import (
+    Case,
+    Charge,
+    Defence,
+    Verdict,
+    decide,
+    defend,
+    first_finding,
+    signed_root,
+)
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
     SignedRoot,
@@ -209,10 +218,11 @@ class Stated:
 
 @dataclass(frozen=True)
 class Convicted:
-    """The durable fact that a silo was shown to have lied in a tamper check: it sits out."""
+    """The durable fact that somebody was shown to have lied in a tamper check. A silo sits out."""
 
     round: int
     silo: str
+    """Or a hop, or the aggregator."""
     evidence: bytes
     """Digest of the case."""
 
@@ -422,6 +432,13 @@ class RecordIn:
 
 
 @dataclass(frozen=True)
+class LieSeen:
+    """The hop before has signed two stories of one sum."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class ForkSeen:
     """Two records of one round were found, both signed by the aggregator."""
 
@@ -464,6 +481,7 @@ Event = (
     | ReadyIn
     | RevealIn
     | RecordIn
+    | LieSeen
     | ForkSeen
     | EpochsIn
     | Tick
@@ -580,6 +598,16 @@ class Defend:
 
 
 @dataclass(frozen=True)
+class Convict:
+    """Somebody has lied, as this hop can show: keep the evidence, and tell operators. If it is about what went out of
+    here, that goes with it."""
+
+    round: int
+    attempt: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Agree:
     """Answer with the signature under the release."""
 
@@ -635,6 +663,7 @@ Effect = (
     | Answer
     | Investigate
     | Defend
+    | Convict
     | Agree
     | Reveal
     | Countersign
@@ -674,6 +703,7 @@ _ALWAYS = {
     ReadyIn: does("_ready"),
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
+    LieSeen: does("_lie", State.GIVEN_UP),
     ForkSeen: does("_fork"),
     EpochsIn: does("_epochs"),
 }
@@ -770,6 +800,7 @@ class _Attempt:
     trailers: dict[bytes, SignedRoot] = field(default_factory=dict)  # by header digest, at hop 1
     took: dict[str, float] = field(default_factory=dict)  # by silo, at hop 1
     no_cohort: int = -1  # how many bodies were here when it was not to close early
+    subject: Subject | None = None  # what the coin was tossed about that this hop has answered
 
 
 def _conflict(silo: str) -> PeerFault:
@@ -830,6 +861,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
+        self.convicted: set[bytes] = set()
+        """Evidence from tamper checks that is known here."""
         self._evidence_on: dict[str, Evidence] = {}
         """By silo: the last evidence against it."""
         self._rng = rng
@@ -867,6 +900,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case Stated():
                 self.stated[fact.manifest] = fact.statement
             case Convicted():
+                self.convicted.add(fact.evidence)
                 self.unfit[fact.silo] = max(self.unfit.get(fact.silo, 0), fact.round + UNFIT_ROUNDS - 1)
             case Accused():
                 silo = fact.evidence.silo
@@ -999,7 +1033,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"no round has more than {MOST_ATTEMPTS} attempts")
         if (event.round, event.head) != (self.log.round, self.log.head):
             raise self._unlinked(event.round)
-        if event.silos != self.federation.draw(self.log.applied + 1):
+        if event.silos != self.federation.draw(self.log.applied + 1, self.log.model):
             raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
         effects = self._close_before(*asked)
         made = self.keys.get(asked)
@@ -1457,7 +1491,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if own.pad != pad_digest(padded.pad) or own.grouping != padded.grouping:
             raise PeerFault(Reason.WRONG_PAD, "the trail that is said to be this hop's has another pad or grouping")
         if checks(self.federation):
-            ready = replace(ready, check=self._checked(padded, ready, event.check))
+            try:
+                ready = replace(ready, check=self._checked(padded, ready, event.check))
+            except PeerFault as fault:
+                if seen := self._arrival(padded, event.check, fault):
+                    return seen
+                raise
         signed = self.signed.get(event.manifest)
         if signed not in (None, ready.digest):
             raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
@@ -1486,6 +1525,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         subject = self._subject(event.manifest, ready, event.bodies)
         with relayed(self.federation):
             coin = coin_of(subject, event.tosses, self.federation)
+        self._now_open.subject = subject
         return [Measure(event.manifest, subject.context, coin)]
 
     def _subject(self, manifest: bytes, ready: Ready, bodies: tuple[SignedRoot, ...]) -> Subject:
@@ -1528,6 +1568,35 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             check_said(check, ready.digest, padded.silos, padded.chain, self.federation)
         check_equations(check, padded.silos, padded.chain, self.federation)
         return check.digest
+
+    def _arrival(self, padded: Padded, check: CheckTranscript | None, fault: PeerFault) -> list[Effect]:
+        """Make a case of it, once, if the aggregator states other scalars of what this hop sent it than that has.
+
+        An honest aggregator would have shown what came, and not have asked for a signature.
+        """
+        attempt, who = self.attempt, self.federation.aggregator.name
+        if fault.reason is not Reason.TAMPERED or fault.details.get("where") != who:
+            return []
+        if padded.chain[-1] != self.identity.name or attempt is None or attempt.manifest.digest != padded.manifest:
+            return []
+        case = Case(Charge.ARRIVAL, attempt.manifest, attempt.subject, check=check)
+        if attempt.subject is None or case.digest in self.convicted:
+            return []
+        return self._witness(Verdict(who, f"{who} signed false scalars of what reached it", case))
+
+    def _lie(self, event: LieSeen) -> list[Effect]:
+        """Pass nothing on that was told twice: the attempt ends here."""
+        if event.verdict.case.digest in self.convicted:
+            return []
+        effects = self._witness(event.verdict)
+        if self.attempt is not None and self.attempt.manifest == event.verdict.case.manifest:
+            effects += self._give_up(PeerFault(Reason.TAMPERED, event.verdict.sentence, peer=event.verdict.culprit))
+        return effects
+
+    def _witness(self, verdict: Verdict) -> list[Effect]:
+        of = verdict.case.manifest
+        fact = Convicted(of.round, verdict.culprit, verdict.case.digest)
+        return [Remember(fact), Convict(of.round, of.attempt, verdict)]
 
     def _charge(self, event: ChargeIn) -> list[Effect]:
         """Find out who lied, if an equation fails at this hop; a charge that does not hold is refused."""

@@ -58,8 +58,8 @@ class Renewal:
         self._news.set()
 
     async def run(self) -> None:
-        """Look at the files and greet peers, until the node ends."""
-        self._seen = await self._node.work(self._look)
+        """Look at the files and greet peers, until the node ends. The first look finds what has come since they were
+        read for the start."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_files())
             group.create_task(self._greet())
@@ -72,7 +72,7 @@ class Renewal:
                 continue
             await self._node.succession.look()
             if self._node.tls is None or await self.reload():
-                self._seen = await self._node.work(self._look)
+                self._seen = found  # and not what is there by now: some of that may have come after it was read
 
     def _look(self) -> Look:
         """Tell the files apart from what they were, without reading them."""

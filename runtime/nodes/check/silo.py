@@ -3,12 +3,9 @@
 import os
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from silomix.runtime.core.numbers.masks import mask_streams
-from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
+from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import Scalars
-from silomix.runtime.core.protocol.check.forms import Forms, put_blinders
+from silomix.runtime.core.protocol.check.forms import put_blinders, scalars_of
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Sealing
@@ -16,13 +13,15 @@ from silomix.runtime.core.protocol.silo import Sealing
 
 @dataclass
 class Held:
-    """A body that was sent: its integers, blinders and seeds. It goes when the coin is answered."""
+    """A body that was sent: its integers, blinders and seeds, and the bytes. It goes when the coin is answered."""
 
     manifest: Manifest
     sealing: Sealing = field(repr=False)
     body: Bytes = field(repr=False)
     blinders: Bytes | None = field(repr=False)
     """The chunk of blinders, packed; none below level malicious."""
+    sent: Bytes | None = field(repr=False, default=None)
+    """At level malicious, the body under its masks: to mask it once more would take as long as to fold two masks."""
     root: bytes = b""
 
     @classmethod
@@ -33,7 +32,7 @@ class Held:
             return cls(manifest, sealing, body, None)
         room = shape.body()
         put_blinders(room, shape, os.urandom)
-        return cls(manifest, sealing, body, shape.part(room, shape.value_chunks).copy())
+        return cls(manifest, sealing, body, shape.part(room, shape.value_chunks).copy(), room)
 
     def plain(self, index: int) -> Bytes:
         """A chunk without masks."""
@@ -41,6 +40,11 @@ class Held:
         if self.blinders is not None and index == shape.value_chunks:
             return self.blinders
         return shape.part(self.body, index)
+
+    def keep(self, index: int, masked: Bytes) -> None:
+        """Keep a chunk as it is sent; a stream that begins anew sends the same bytes again."""
+        if self.sent is not None:
+            layout(self.manifest).part(self.sent, index)[:] = masked
 
     def wipe(self) -> None:
         """Overwrite what must not outlive the check."""
@@ -51,19 +55,7 @@ class Held:
 
 def measure(held: Held, coin: bytes) -> tuple[Scalars, ...]:
     """Fold the body as it was sent, and the mask for each hop: one pass, with each mask expanded once."""
-    manifest, shape = held.manifest, layout(held.manifest)
-    layers = [layer for layer, _ in held.sealing.seeds]
-    streams = mask_streams(
-        [(seed, manifest.context(layer)) for layer, seed in held.sealing.seeds], manifest.plan.moduli
-    )
-    forms = Forms(coin, shape, 1 + len(manifest.chain))
-    for i in range(shape.chunks):
-        n, masked = shape.length(i), held.plain(i).copy()
-        for layer, stream in zip(layers, streams, strict=True):
-            mask = stream.packed(i, n)
-            planes = [np.frombuffer(plane, np.uint8) for plane in shape.planes(mask.data, i)]
-            shape.sum(masked, planes, slice_bytes(n))
-            if layer:
-                forms.update(layer, i, mask)
-        forms.update(0, i, masked)
-    return tuple(forms.finish())
+    manifest, sent = held.manifest, held.sent
+    assert sent is not None, "there is no coin below level malicious"
+    masks = [(seed, manifest.context(layer)) for layer, seed in held.sealing.seeds if layer]
+    return tuple(scalars_of(coin, layout(manifest), [sent], masks))
