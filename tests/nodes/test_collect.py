@@ -63,3 +63,4 @@ def test_all_stay_if_the_configuration_says_so(tmp_path: Path) -> None:
 
 def test_without_a_measure_there_is_no_best() -> None:
     assert best_round([RoundStatus(round=1, cohort=3, score=nan), RoundStatus(round=2, cohort=0, score=1.0)]) == 0
+    assert best_round([RoundStatus(round=1, cohort=3)]) == 0

@@ -168,7 +168,8 @@ def test_every_silo_computes_the_same_model_as_the_aggregator(tmp_path: Path) ->
             await running.finished()
             log, state = running.aggregator.core.log, running.aggregator.config.state
             assert log.applied == 3
-            assert set(state.models.glob("*.safetensors")) == {state.model(log.model), state.model(log.before)}
+            here = set(state.models.glob("*.safetensors"))
+            assert here == {state.model(log.model), state.model(log.before)}, [r.model_after.hex() for r in log.records]
             for name in running.federation.silo_names:
                 silo = running.nodes[name]
                 assert isinstance(silo, SiloNode)

@@ -16,7 +16,7 @@ from silomix.v1 import services_pb2
 
 def best_round(history: Sequence[services_pb2.RoundStatus]) -> int:
     """Return the round with the best score, the first of several; 0 if nothing was measured."""
-    measured = [done for done in history if done.cohort and isfinite(done.score)]
+    measured = [done for done in history if done.cohort and done.HasField("score") and isfinite(done.score)]
     return max(measured, key=lambda done: done.score).round if measured else 0
 
 
