@@ -257,7 +257,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             case core.Release(cohort, grouping, pad):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
-                self.log.info("releasing", cohort=len(cohort.participants))
+                early = {"waits_s": f"{self.core.pace.patience_s:.1f}"} if self.core.pace.share else {}
+                self.log.info("releasing", cohort=len(cohort.participants), **early)
                 assert self.passage is not None
                 seal, length = b"" if grouping is None else grouping.seal, self.passage.manifest.chunk_parameters
                 self.passage.cover = Cover(pad, PadContext(cohort.digest, seal, self.config.name, length))
@@ -340,7 +341,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self._rows[header.silo] = await self.work(spool.keep)
         except OSError as error:
             return core.Spoiled(header.manifest, str(error))
-        return core.Counted(header)
+        return core.Counted(header, self.clock())
 
     async def _release(self, effect: core.Release, passage: Passage) -> None:
         started, rows, cohort, grouping = self.clock(), self._rows, effect.cohort, effect.grouping

@@ -18,6 +18,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars, combined
+from silomix.runtime.core.pace import Pace
 from silomix.runtime.core.protocol.check.blame import (
     Case,
     Charge,
@@ -310,6 +311,8 @@ class Counted:
     """A body that was to be counted is in the sum."""
 
     header: Header
+    now: float | None = None
+    """When, if anybody is to learn from it how long silos take."""
 
 
 @dataclass(frozen=True)
@@ -795,6 +798,8 @@ class _Attempt:
     cohort: bytes = b""  # digest of the one that it is for, once it is closed
     released: Cohort | None = None  # the same, once its sum is on its way from here
     trailers: dict[bytes, SignedRoot] = field(default_factory=dict)  # by header digest, at hop 1
+    took: dict[str, float] = field(default_factory=dict)  # by silo, at hop 1
+    no_cohort: int = -1  # how many bodies were here when it was not to close early
     subject: Subject | None = None  # what the coin was tossed about that this hop has answered
 
 
@@ -863,6 +868,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self._rng = rng
         self._began: dict[int, float] = {}
         """By round: when this process first heard of it."""
+        self.pace = Pace(federation.policy.early_close)
 
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
@@ -905,12 +911,33 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """When the next `Tick` is due: hop 1 closes the cohort at its deadline, and no secret outlives its round."""
         times = [self._expires(round_) for round_ in self._held()]
         if self.state is State.OPEN and self._first(self._now_open.manifest):
-            times.append(self._closes)
+            times.append(min(self._closes, self._closes_early))
         return min(times, default=None)
 
     @property
     def _closes(self) -> float:
         return self._now_open.opened + self._now_open.manifest.deadline_s
+
+    @property
+    def _closes_early(self) -> float:
+        """When enough silos came in past rounds; never, as long as those that are here now are no cohort."""
+        attempt = self._now_open
+        early = attempt.opened + self.pace.patience_s
+        here = len(attempt.counted)
+        may = here >= attempt.manifest.minimum_cohort and here != attempt.no_cohort
+        return early if may and early < self._closes else inf
+
+    def _close_early(self) -> list[Effect]:
+        """Close before the deadline, if all hops would take the silos that are here for a cohort, or wait for more."""
+        attempt = self._now_open
+        attempt.no_cohort = len(attempt.counted)
+        if self._bound_to(attempt.manifest) or attempt.cohort:
+            return []  # those silos and no others
+        try:
+            self._check(*self._proposed(sorted(attempt.counted)))
+        except PeerFault:
+            return []
+        return self._close()
 
     def _held(self) -> set[int]:
         """The rounds of which there is something to forget."""
@@ -1308,6 +1335,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if counting is None or counting[0] != event.header.digest:
             return []
         attempt.counted[silo] = counting
+        if event.now is not None:
+            attempt.took[silo] = max(0.0, event.now - attempt.opened)
         effects: list[Effect] = [Acknowledge(counting[1])]
         if self._complete(attempt):
             effects += self._close()
@@ -1345,13 +1374,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if missing:
             why = f"this model was released for a cohort with {', '.join(missing)}, who are not here"
             return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
-        cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
-        cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
-        grouping = None
-        if manifest.group_size:
-            facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
-            groups = facts[0].groups if facts else self._deal(manifest, silos)
-            grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
+        cohort, grouping = self._proposed(silos)
         if attempt.cohort not in (b"", cohort.digest):
             why = "this attempt closed for another cohort before a restart, and is for no second one"
             return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
@@ -1359,7 +1382,23 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             self._check(cohort, grouping)
         except PeerFault as fault:
             return self._give_up(fault)
+        if manifest.attempt == 1 and not before and len(attempt.took) == len(silos):
+            # In a further attempt most have trained already, and those who are bound are no measure for the others.
+            names = [s for s in invited(manifest, self.federation) if not self._sits_out(s)]
+            self.pace = self.pace.after(tuple(attempt.took.values()), len(names))
         return self._release(cohort, grouping)
+
+    def _proposed(self, silos: list[str]) -> tuple[Cohort, Grouping | None]:
+        """The cohort of some silos whose bodies are here, signed, with their groups."""
+        attempt = self._now_open
+        manifest = attempt.manifest
+        cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
+        cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
+        if not manifest.group_size:
+            return cohort, None
+        facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
+        groups = facts[0].groups if facts else self._deal(manifest, silos)
+        return cohort, Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
 
     def _deal(self, manifest: Manifest, silos: list[str]) -> tuple[int, ...]:
         """Deal the groups of these silos on this model: random to all others, and the same however often it is done.
@@ -1743,6 +1782,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         manifest = self._now_open.manifest
         if self._first(manifest) and self._closes <= event.now < self._expires(manifest.round):
             return self._close()
+        if self._first(manifest) and self._closes_early <= event.now and (effects := self._close_early()):
+            return effects
         return self._expire(event)
 
     def _expire(self, event: Tick) -> list[Effect]:
