@@ -13,6 +13,7 @@ from tests.nodes.toy import Toy
 import silomix
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import RunError
+from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.policy import Server
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.front import run as front_run
@@ -61,6 +62,12 @@ def test_a_notebook_has_a_loop_already() -> None:
         return silomix.run(lambda silo: toy(silo), silos=3, rounds=1)
 
     assert asyncio.run(cell()).history[0].cohort == 3
+
+
+def test_a_run_at_level_malicious_needs_no_more_than_the_word() -> None:
+    done = silomix.run(toy, 3, 1, policy=silomix.Policy(level=Level.MALICIOUS))
+    np.testing.assert_allclose(done.model["a"], mean_of(1, 3), atol=2e-4)
+    assert (done.history[0].attempts, done.history[0].cohort) == (1, 3)
 
 
 def test_files_come_where_one_looks(tmp_path: Path) -> None:
