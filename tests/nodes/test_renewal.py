@@ -54,7 +54,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_comes_while_the_last_change_is_read_is_found_too(tmp_path: Path) -> None:
     eyes = Eyes(tmp_path)
     eyes.epoch("1")  # it came after the start had read everything, and before the first look
-    watching = asyncio.create_task(Renewal(cast(Node, eyes))._watch_files())
+    watching = asyncio.create_task(Renewal(cast("Node", eyes))._watch_files())
     assert await eyes.next_look() == {"1"}
 
     def late() -> None:
