@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import sys
 import tempfile
 import threading
 import time
@@ -279,7 +280,7 @@ async def _run(place: RunFiles, tasks: Tasks, auditable: bool, show: Show) -> fl
             await _watch(inside, show)
         return time.monotonic() - began
     show(News("compiling kernels"))
-    await asyncio.to_thread(_warm)
+    await _warm()
     began = time.monotonic()
     capture = (f.aggregator.name,) if auditable else ()
     local = LocalFederation(place.home, capture=capture, evaluate=True, keep_updates=auditable)
@@ -289,11 +290,22 @@ async def _run(place: RunFiles, tasks: Tasks, auditable: bool, show: Show) -> fl
     return time.monotonic() - began
 
 
-def _warm() -> None:
-    """Compile once, so that the processes to come find the machine code in the cache."""
-    from silomix.runtime.bench.warm import warm_kernels
+async def _warm() -> None:
+    """Compile once, so that the processes to come find the machine code in the cache.
 
-    warm_kernels()
+    A compiler in a thread of this process would go on after Ctrl-C. If it fails, each node compiles for itself.
+    """
+    command = (sys.executable, "-P", "-m", "silomix.runtime.cli", "warm")
+    nothing = asyncio.subprocess.DEVNULL
+    compiling = await asyncio.create_subprocess_exec(
+        *command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
+    try:
+        await compiling.wait()
+    finally:
+        if compiling.returncode is None:
+            compiling.kill()
+            await compiling.wait()
 
 
 async def _watch(running: Running, show: Show) -> None:

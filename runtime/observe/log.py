@@ -26,6 +26,8 @@ STYLES = ("console", "json")
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What a field becomes before it is written."""
 
+HERE = "local"
+"""Whose log it is when no node speaks, but the program that runs them all."""
 _elsewhere: list[TextIO] = []
 """Where logs go in place of standard error, while `redirected`: the last one. Any of them may end first."""
 _ROOT = "silomix"
@@ -59,12 +61,12 @@ def redirected(stream: TextIO) -> Iterator[None]:
     """Send the logs of the nodes in this process to a stream, and afterwards to whoever else redirects them, if any."""
     _elsewhere.append(stream)
     try:
-        setup("console", "local")
+        setup("console", HERE)
         yield
     finally:
         _elsewhere.remove(stream)
         if _elsewhere:
-            setup("console", "local")
+            setup("console", HERE)
         else:
             _let_go(logging.getLogger())
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from silomix.runtime.observe.log import HERE
+
 OUT_OF_ROUND = "not in this round"
 """How a silo's log says that it could not take part."""
 CLIPPED = "clipped"
@@ -104,7 +106,7 @@ def sentences(remarks: Sequence[Remark]) -> list[str]:
     for remark in remarks:
         if remark not in clipped:
             said.setdefault(remark.message, []).append(remark.node)
-    lines = [f"{_names(nodes)}: {message}" for message, nodes in said.items()]
+    lines = [message if {*nodes} == {HERE} else f"{_names(nodes)}: {message}" for message, nodes in said.items()]
     return [*_clipping(clipped), *lines]
 
 

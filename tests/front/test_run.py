@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,24 @@ def test_nobody_waits_an_hour_for_a_silo_that_has_said_why_it_is_out() -> None:
         Hope(_federation(5, deadline_s=3600)).check([out])
     Hope(_federation(5, deadline_s=3600, quorum=0.8)).check([out])
     Hope(_federation(5, deadline_s=60)).check([out])
+
+
+async def test_compiling_ends_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: asyncio.Queue[asyncio.subprocess.Process] = asyncio.Queue()
+    original = asyncio.create_subprocess_exec
+
+    async def seen(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await original(*command, **options)
+        await started.put(process)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", seen)
+    warming = asyncio.ensure_future(front_run._warm())
+    process = await started.get()
+    warming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await warming
+    assert process.returncode == -signal.SIGKILL
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Logs of one's own nodes, read as they are written."""
 
 import io
+import logging
 import re
 from pathlib import Path
 
@@ -88,3 +89,11 @@ def test_trouble_that_may_pass_is_told_in_the_words_that_nodes_use() -> None:
         assert re.search(rf'log\.\w+\(\s*f?"{words}', sources), words
         assert Remark("aggregator", "warning", f"{words}...").passing
     assert not Remark("silo-1", "error", "not in this round: NaN").passing
+
+
+def test_what_this_program_says_itself_has_no_name_before_it() -> None:
+    stream = io.StringIO()
+    with redirected(stream):
+        logging.getLogger("silomix.models").warning("head: bfloat16 holds 8 bits of a value")
+    (remark,) = filter(None, map(read_line, stream.getvalue().splitlines()))
+    assert sentences([remark]) == ["head: bfloat16 holds 8 bits of a value"]
