@@ -43,6 +43,8 @@ from silomix.runtime.task import Task, load_task
 from silomix.v1 import services_pb2
 
 STOP_S = 10.0
+END_S = 60.0
+"""Time that nodes in this process have to end in order."""
 PARENT = "SILOMIX_PARENT"
 """Environment of a node that ends with the process that started it: that process's id."""
 NODES: dict[Role, type[Node]] = {
@@ -405,9 +407,15 @@ class InProcess:
     ) -> None:
         for node in self.nodes.values():
             node.stopping.set()
-        results = await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        late = (await asyncio.wait(self.tasks.values(), timeout=END_S))[1] if self.tasks else ()
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=STOP_S)
         self._open.close()
+        if late:
+            names = ", ".join(name for name, task in self.tasks.items() if task in late)
+            raise RunError(f"{names} did not end within {END_S:.0f} s of being told to stop") from error
         if error is None:
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
+            for task in self.tasks.values():
+                task.result()

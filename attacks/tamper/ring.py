@@ -38,7 +38,7 @@ from silomix.runtime.core.protocol.check.blame import (
     vector_root,
 )
 from silomix.runtime.core.protocol.check.forms import put_blinders, scalars_of
-from silomix.runtime.core.protocol.check.said import SignedRoot, Statement, Subject, Toss, check_bodies, checks
+from silomix.runtime.core.protocol.check.said import SignedRoot, Statement, Subject, Toss, check_bodies, checks, relayed
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.lineage import (
@@ -357,7 +357,9 @@ class Silo(Node):
         """Compute the models of the rounds that were applied since, from the sums that were released."""
         for record in self.core.log.records[self.at + 1 :]:
             if record.outcome is Outcome.APPLIED:
-                transcript, body = self.ring.lead.sums[record.round, record.attempts[-1].attempt]
+                lead = self.ring.lead
+                kept = lead.sums[record.round, record.attempts[-1].attempt]
+                transcript, body = lead.lies.publishes(kept[0], kept[1].copy())
                 check_transcript(transcript, record, self.ring.f)
                 found = self.ring.compute(transcript, body.copy(), self.model, self.server)
                 if self.ring.digests(*found) != (record.model_after, record.state_after):
@@ -561,7 +563,7 @@ class Lead(Node):
             found = self.ring.compute(transcript, body.copy(), *self.models[last.model_after, last.state_after])
         except PeerFault as fault:
             return leading.SumRefused(m.digest, str(fault), self.ring.now)
-        found = (self.lies.applies(found[0]), found[1])
+        found = (self.lies.applies(found[0]), self.lies.steps(found[1]))
         digests = self.ring.digests(*found)
         self.models[digests] = found
         return leading.SumApplied(m.digest, *digests, self.ring.now)
@@ -607,7 +609,8 @@ class Lead(Node):
         return leading.AgreedIn(hop, self.open.digest, _last(effects, shuffler.Agree).signature)
 
     def _pad(self, hop: str, effects: list[Any]) -> leading.Event:
-        return leading.PadIn(hop, self.open.digest, _last(effects, shuffler.Reveal).pad)
+        shown = self.ring.hops[hop].lies.shows(_last(effects, shuffler.Reveal).pad)
+        return leading.PadIn(hop, self.open.digest, shown)
 
     def _stored(self, hop: str, effects: list[Any]) -> leading.Event | None:
         answer = next((e for e in effects if isinstance(e, shuffler.Countersign)), None)
@@ -873,7 +876,8 @@ class Ring:
     def compute(self, transcript: Transcript, body: Bytes, model: Any, server: Any) -> tuple[Any, Any]:
         """Make the next model of a released sum."""
         m = transcript.manifest
-        check_root(body, transcript)
+        with relayed(self.f):
+            check_root(body, transcript)
         uncover(body, transcript)
         mean = decode(body, m, len(transcript.cohort.participants), self.f)
         return next_model(self.f, m, [mean], model, server)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.texts import Value
 from silomix.runtime.core.errors import Reason, RunError
 from silomix.runtime.core.numbers.schema import Array, Schema
@@ -168,7 +169,8 @@ def run(
     options    arguments of the factory, the same for all silos
     policy     everything else that the silos agree on
     auditable  keep what `audit` needs: the aggregator's capture, and the silos' updates in clear
-    show       is told how it is going; without it, what nodes warn of becomes a SilomixWarning at the end
+    show       is told how it is going; without it, what nodes warn of becomes a SilomixWarning at the end, but for
+               trouble between nodes that they got over
 
     It works in a script and in a notebook, which has an event loop of its own.
 
@@ -211,7 +213,8 @@ def run(
             history = made.keep()
         done = _done(made, history, tasks, before, seconds, collected, keep=out is not None)
     if show is None:
-        for sentence in sentences(collected):
+        lasting = [remark for remark in collected if done.abandoned or not remark.passing]
+        for sentence in sentences(lasting):
             warnings.warn(sentence, SilomixWarning, stacklevel=2)
     return done
 
@@ -257,7 +260,12 @@ def _create(
     if auditable:
         settings = {Role.AGGREGATOR: {"capture": CAPTURE_DIRECTORY}, Role.SILO: {"keep_updates": True}}
     home = out / FEDERATION
-    federation = create(home, silos, shufflers, policy=policy, task=tasks.judge, settings=settings)
+    try:
+        federation = create(home, silos, shufflers, policy=policy, task=tasks.judge, settings=settings)
+    except ConfigError as error:
+        if error.key and not error.file.is_file():  # nobody has seen the file in which it would have stood
+            error.args = (f"{error.key}: {error.problem}",)
+        raise
     return RunFiles(home, out, federation)
 
 

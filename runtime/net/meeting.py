@@ -7,6 +7,7 @@ signatures, travel likewise.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -133,6 +134,7 @@ def greeting(
     )
 
 
+@cache
 def own_version() -> str:
     """The version of the software."""
     try:

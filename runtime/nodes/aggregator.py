@@ -155,7 +155,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             raise ConfigError(
                 self.config.directory.parent / NODE_FILE,
                 "initial_model",
-                f"{initial or 'nothing'} is there: write it with `silomix model init`",
+                f"{initial or 'the model to begin with'} is not there: write it with `silomix model init`",
             )
         return initial.read_bytes()
 

@@ -17,6 +17,7 @@ from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
+from silomix.runtime.core.protocol.check.said import relayed
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import (
     Tensors,
@@ -198,7 +199,8 @@ class Follower:
     def _step(self, record: Record, transcript: Transcript, body: Bytes) -> tuple[Tensors, Tensors]:
         federation = self._log.of(record)  # as it was then
         check_transcript(transcript, record, federation, known=self._known)
-        check_root(body, transcript)
+        with relayed(federation):
+            check_root(body, transcript)
         uncover(body, transcript)
         manifest = transcript.manifest
         mean = decode(body, manifest, len(transcript.cohort.participants), federation)

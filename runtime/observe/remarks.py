@@ -20,6 +20,8 @@ _LINE = re.compile(r"\S+Z (WARNING|ERROR) +(\S+)  (.*)")
 _FIELD = re.compile(r"  (\w+)=")
 _STARTING = "reachable"
 """In what nodes say of each other while they start: it is over as soon as all are there."""
+PASSING = ("attempt ", "hop does not answer", "hop in trouble", "hop lost", "refused ", "the next hop", "TLS handshake")
+"""How nodes begin to tell of trouble with each other. On a busy machine there is some of it, and most of it passes."""
 _SHOWN_TENSORS = 3
 
 
@@ -38,6 +40,11 @@ class Remark:
         """The round that it is about, or 0."""
         found = self.fields.get("round")
         return found if isinstance(found, int) else 0
+
+    @property
+    def passing(self) -> bool:
+        """Whether it is over and done with once every round has come to its sum."""
+        return self.message.startswith(PASSING)
 
 
 def read_line(line: str) -> Remark | None:

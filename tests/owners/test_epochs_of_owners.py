@@ -21,6 +21,7 @@ from silomix.runtime.nodes.changes import renewal
 from silomix.runtime.nodes.node import Node
 
 WAIT_S = 90.0
+"""Bound on each thing that the test waits for, on a machine that is busy with others; it fails with what it was."""
 
 
 class Apart(InProcess):
@@ -134,14 +135,14 @@ async def test_owners_change_a_federation_that_runs(tmp_path: Path, monkeypatch:
     log = tmp_path / "log.txt"
     made = Hospitals(tmp_path / "fresh")
     made.keygen({name: f"127.0.0.1:{free_port()}" for name in SERVERS})
-    made.assemble("--rounds", 1000, "--deadline-s", 60)
+    made.assemble("--rounds", 1000, "--deadline-s", 600)
     made.accept()
     assert run("model", "init", "--config", made.node("aggregator")) == 0
 
     def said(*words: str) -> bool:
         return any(all(word in line for word in words) for line in log.read_text().splitlines())
 
-    async with asyncio.timeout(3 * WAIT_S), Apart(made, log) as running:
+    async with Apart(made, log) as running:
         await until(lambda: running.aggregator.core.log.round > 1, "round 1 is over", WAIT_S)
 
         # Hospital A proposes. Its nodes tell everybody, and one signature of three decides nothing.

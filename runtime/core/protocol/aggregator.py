@@ -37,6 +37,7 @@ from silomix.runtime.core.protocol.hearing import (
     WAY_OUT,
     Shown,
     check_shown,
+    counts,
     holds,
     life_after,
     missing_records,
@@ -673,7 +674,9 @@ def _row(**answers: Answer) -> dict[type, Answer]:
 TABLE: Table = {
     Phase.STARTING: _row(Awake=does("_awake", Phase.HEARING, Phase.CHANGING)),
     Phase.HEARING: _row(
-        HeadIn=does("_head", Phase.LOADING), HopFailed=_FAILED, Tick=does("_heard_enough", Phase.LOADING)
+        HeadIn=does("_head", Phase.LOADING, Phase.CHANGING),
+        HopFailed=_FAILED,
+        Tick=does("_heard_enough", Phase.LOADING, Phase.CHANGING),
     ),
     Phase.LOADING: _row(
         HeadIn=_LATE, CountersignedIn=does("_countersigned_early"), Start=does("_start", Phase.REVEALING, *_ON)
@@ -957,6 +960,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.state = Phase.LOADING
         effects: list[Effect] = [Remember(Recorded(record)) for record in new]
         last = new[-1] if new else self.log.last
+        if last is not None and last.next and last.federation == self.federation.digest and counts(last, self.log):
+            return [*effects, *self._change(last)]  # the epoch is over: what else was lost is asked for in the next
         model, round_ = (b"", 0) if last is None else (last.model_after, last.round + 1)
         for hop, shown in heard.items():
             if shown.last_released > self.hop_released.get(hop, 0):

@@ -6,7 +6,8 @@ epoch a round belongs to, the round log says: the record of a round that was app
 model is never between two pools of hops, and records stay readable, each under the epoch in which it was made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -148,6 +149,25 @@ def check_successor(new: Federation, old: Federation, accepted: Accepted) -> Non
             found=len(found),
             expected=old.quorum,
         )
+
+
+def may_begin(
+    new: Federation, old: Federation, ready: AbstractSet[str], listening: Iterable[str], *, patient: bool
+) -> bool:
+    """Whether an epoch can begin with those at whom it counts: all who stay, and without patience as many as it takes.
+
+    The record that names it has to be stored by as many hops of the old pool as every record. Whoever is left behind is
+    away, as if it were down, until its owner has accepted: so one owner can put an epoch off for a day, and no longer.
+    """
+    if sum(hop in ready for hop in old.chain) < old.chain_rule.minimum:
+        return False
+    present = set(listening)
+    hops = {hop for hop in new.chain if hop in ready or hop not in old.members}
+    silos = {name for name in new.silo_names if name in present & ready or name not in old.members}
+    waiting = (set(new.chain) - hops) | (present & set(new.silo_names) - ready)
+    if waiting and patient:
+        return False
+    return len(hops) >= new.chain_rule.minimum and (not waiting or len(silos) >= new.minimum_cohort)
 
 
 def differences(new: Federation, old: Federation) -> list[str]:

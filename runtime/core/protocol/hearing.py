@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng
-from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.federation import SHOWN, Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.release import check_agreed
@@ -103,6 +103,24 @@ def check_shown(shown: Shown, log: RoundLog, number: int) -> None:
         if record.round != shown.start + place:
             raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
         check_record(record, log.of(record))
+
+
+def until_change(shown: Shown, log: RoundLog) -> Shown:
+    """Leave out what comes after the record that ends this node's epoch: it may be epochs behind, of which it knows
+    the next alone. It goes on there, asks again, and hears the rest."""
+    ours = log.federation.digest
+    for place, record in enumerate(shown.records):
+        if record.federation == ours and record.next:
+            if log.epochs.find(record.next) is None:
+                raise PeerFault(
+                    Reason.WRONG_EPOCH,
+                    f"round {record.round} was the last of epoch {log.federation.epoch}, and the epoch after it, "
+                    f"{record.next.hex()[:SHOWN]}, does not count here yet",
+                    round=record.round,
+                )
+            kept = shown.records[: place + 1]
+            return replace(shown, records=kept, last_released=min(shown.last_released, record.round))
+    return shown
 
 
 def most_records(log: RoundLog) -> int:

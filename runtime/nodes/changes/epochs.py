@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 from silomix.runtime.config.load import load_node
@@ -24,7 +25,7 @@ from silomix.runtime.config.owners.epochs import (
 )
 from silomix.runtime.core.digest import fast_hash
 from silomix.runtime.core.errors import PeerFault, UserError
-from silomix.runtime.core.protocol.epochs import Epochs, agrees, change_problem, signers
+from silomix.runtime.core.protocol.epochs import Epochs, agrees, change_problem, may_begin, owner_of, signers
 from silomix.runtime.core.protocol.federation import SHOWN, Federation
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.meeting import Greeting, read_epoch
@@ -35,14 +36,15 @@ from silomix.v1 import member_pb2
 if TYPE_CHECKING:
     from silomix.runtime.nodes.node import Node
 
-MOST_PROPOSALS = 8
-"""Files that a node keeps as candidates for the next epoch. One that counts is always taken in."""
+MOST_EACH = 2
+"""Files for the next epoch that a node keeps on one owner's word; a newer one takes the place of the oldest."""
 SEEN = 64
 """Files of peers that a node knows to have looked at already."""
 OFFERS_S = 1.0
 """Pause between two looks at what one peer offers: to read a federation file takes time."""
 PATIENCE_S = 86_400.0
-"""Time that an aggregator gives silos' owners to accept an epoch for which all hops are ready: a day."""
+"""Time that an aggregator gives owners to accept an epoch that counts: a day. Then it begins without those nodes that
+are not ready, if a chain and a cohort can be formed of the others."""
 
 
 class Succession:
@@ -55,6 +57,7 @@ class Succession:
         self._seen: dict[bytes, None] = {}
         self._said: dict[bytes, str] = {}
         self._offering: set[str] = set()
+        self._offered_first = 0
         self._turn = asyncio.Lock()
         self._ready: dict[str, bytes] = {}
         self._since = 0.0
@@ -98,7 +101,10 @@ class Succession:
         places = [i for i, one in enumerate(history) if one.federation.digest == federation]
         if not places or federation == self._now.digest:
             first = (self.following,) if self.following is not None else ()
-            return (*first, *(p for p in self._proposals.values() if p is not self.following))
+            rest = [p for p in self._proposals.values() if p is not self.following]
+            self._offered_first += 1  # a greeting has room for few: each comes first in its turn
+            start = self._offered_first % max(1, len(rest))
+            return (*first, *rest[start:], *rest[:start])
         return history[places[0] + 1 :]
 
     # What comes in
@@ -156,8 +162,8 @@ class Succession:
                 return  # nobody has signed it who has a say
             merged = held if known is None else known.merged(held)
             quorate = not problem_of(merged, old, None)
-            if known is None and not brought and len(self._proposals) >= MOST_PROPOSALS and not quorate:
-                return
+            if known is None and not brought and not quorate:
+                await self._make_room(merged)
             news = merged != known
             if news:
                 place = own_place(merged, self._node.config.state)
@@ -172,6 +178,24 @@ class Succession:
                 await self._choose(self._proposals[new.digest])
             await self._look_again(self._proposals[new.digest])
         await self._name_it()
+
+    async def _make_room(self, proposal: Proposal) -> None:
+        """Forget the oldest of those files that nobody wants but one owner, who signs ever more of them.
+
+        What this node's own owner has signed stays, and so does what others have signed too: no owner can push out
+        another's.
+        """
+        new, old = proposal.federation, self._now
+        ours = owner_of(self._node.config.name, new, old) if self._node.config.name in old.members else ""
+        for owner in signers(new, old, proposal.accepted):
+            alone = [
+                one
+                for one in self._proposals.values()
+                if one is not self.following and signers(one.federation, old, one.accepted) == [owner] != [ours]
+            ]
+            for one in alone[: max(0, len(alone) + 1 - MOST_EACH)]:
+                del self._proposals[one.federation.digest]
+                await self._node.work(rmtree, own_place(one, self._node.config.state), True)
 
     def _holding(self, proposal: Proposal) -> Proposal:
         """Return a proposal without the signatures and pins that do not hold: whoever passes it on may add some."""
@@ -261,12 +285,7 @@ class Succession:
             return
         new, old = following.federation, self._now
         ready = {name for name, digest in self._ready.items() if digest == new.digest}
-        hops = [hop for hop in old.chain if hop in ready]
-        if len(hops) < old.chain_rule.minimum or not {hop for hop in old.chain if hop in new.chain} <= ready:
-            return
-        waiting = set(node.listening) & set(new.silo_names) - ready
-        here = set(node.listening) & ready | {m.name for m in new.silos if m.name not in old.members}
-        if waiting and (node.clock() - self._since < PATIENCE_S or len(here) < new.minimum_cohort):
+        if not may_begin(new, old, ready, node.listening, patient=node.clock() - self._since < PATIENCE_S):
             return
         self._named = True
         node.log.info(f"the next record names epoch {new.epoch}", digest=new.digest.hex()[:SHOWN])

@@ -14,7 +14,7 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, most_records
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, most_records, until_change
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.calls import Call, parse
 from silomix.runtime.net.history import read_shown
@@ -92,11 +92,13 @@ class Recovery:
             answer = await line.ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
             shown = read_shown(answer, start)
             records += shown.records
-            if len(records) > most_records(core_.log):
+            told = until_change(replace(shown, records=tuple(records)), core_.log)
+            if len(told.records) > most_records(core_.log):
                 raise PeerFault(Reason.WRONG_LENGTH, f"{hop} shows more records than there can be", peer=hop)
-            if shown.life != life or not shown.records or start + len(records) >= shown.total:
+            over = len(told.records) < len(records) or start + len(records) >= shown.total
+            if shown.life != life or not shown.records or over:
                 break
-        await self._hear(hop, replace(shown, records=tuple(records)))
+        await self._hear(hop, told)
 
     async def _hear(self, hop: str, shown: Shown) -> None:
         assert len(shown.life) == LIFE_BYTES

@@ -189,12 +189,17 @@ def _decide_arrival(case: Case, subject: Subject, federation: Federation, vector
 
 
 def _decide_trails(case: Case, federation: Federation) -> Verdict:
-    """A hop signs one trail for a cohort, also after a restart: its pad is durable, and what came in is the same."""
+    """What a hop sends follows from what came in, from the cohort, and from its pad, which is durable.
+
+    Of two trails with different vectors that came in nothing follows: the hop may have been started again in between,
+    and whoever was before it may have told two stories.
+    """
     if len(case.trails) != 2:
         raise _nothing("a case about trails needs two of them")
     one, other = case.trails
-    if one.digest == other.digest or (one.hop, one.cohort, one.grouping) != (other.hop, other.cohort, other.grouping):
-        raise _nothing("the trails are the same, or of two hops, or of two cohorts")
+    given = [(trail.hop, trail.cohort, trail.grouping, trail.came) for trail in case.trails]
+    if one.digest == other.digest or given[0] != given[1]:
+        raise _nothing("the trails are the same, or of two hops, or of two cohorts, or not of the same that came in")
     if one.hop not in case.manifest.chain:
         raise _nothing(f"{one.hop} has no part in that attempt")
     for trail in case.trails:
@@ -212,7 +217,10 @@ class EquivocationError(PeerFault):
 
 
 def check_told_once(known: Sequence[Trail], came: Sequence[Trail], manifest: Manifest, federation: Federation) -> None:
-    """Check that trails whose signatures hold are those that came before, if any did; name whoever signed two."""
+    """Check that trails whose signatures hold are those that came before, if any did; name whoever signed two.
+
+    Each names what the one before it sent, so that at the first difference the same came in.
+    """
     for one, other in zip(known, came, strict=False):
         if one.digest != other.digest:
             case = Case(Charge.TRAILS, manifest, trails=(one, other))
