@@ -78,9 +78,9 @@ def _counted() -> Iterator[list[int]]:
     """Count how often a file is synced; SQLite does its own."""
     count, sync = [0], os.fsync
 
-    def counting(file: Any) -> None:
+    def counting(fd: Any) -> None:
         count[0] += 1
-        sync(file)
+        sync(fd)
 
     os.fsync = counting
     try:
