@@ -40,7 +40,7 @@ spec: $(STAMP) system     ## the specification in docs/spec, checked by TLC, sma
 
 # Tests that need a program which is not here are skipped and say so; with CI=true they fail.
 SYSTEM := mosquitto:mosquitto promtool:prometheus nft:nftables ip:iproute2 tc:iproute2 chromium:chromium \
-          java:default-jre-headless
+          java:default-jre-headless softhsm2-util:softhsm2
 system:                   ## the programs that some tests need, if we may install them
 	@missing=; for pair in $(SYSTEM); do \
 		PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair#*:}"; done; \

@@ -15,6 +15,7 @@ PACKAGES = {
     "ip": "iproute2",
     "tc": "iproute2",
     "kubectl": "kubernetes-client",
+    "softhsm2-util": "softhsm2",
 }
 """The Debian package of each program."""
 

@@ -75,7 +75,8 @@ def _later_agreement(config: NodeConfig) -> str:
 
 def key_files(config: NodeConfig) -> str:
     """The files themselves were read already; what is left is who else may read the directory that they are in."""
-    files = [path for path in (None if config.identity_command else config.identity, config.key) if path is not None]
+    elsewhere = config.identity_command or config.identity_token
+    files = [path for path in (None if elsewhere else config.identity, config.key) if path is not None]
     for path in files:
         mode = stat.S_IMODE(path.parent.stat().st_mode)
         if mode & 0o022:

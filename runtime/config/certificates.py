@@ -1,7 +1,5 @@
 """A node's private keys and certificates: read, and checked against what the federation file says of the node."""
 
-import os
-import stat
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from silomix.runtime.config.kinds import NAME, PATH
 from silomix.runtime.config.owners.pins import known_pins
 from silomix.runtime.config.owners.selfsigned import form_problem, run_out
-from silomix.runtime.config.signer import CommandSigner
-from silomix.runtime.config.tables import ConfigError, Where, read, show
+from silomix.runtime.config.signer import signer_of
+from silomix.runtime.config.tables import ConfigError, Where, read, read_private, show
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason, UserError
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.federation import Federation, Member
@@ -36,26 +35,16 @@ def load_identity(path: Path) -> Secret:
     return Secret(key.private_bytes_raw())
 
 
-def read_private(path: Path) -> bytes:
-    """Read a file that nobody but its owner may read."""
-    try:
-        with path.open("rb") as stream:
-            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-            if mode & 0o077:
-                raise ConfigError(path, "", f"is open to others (mode {mode:o}): run chmod 600 {path}")
-            return stream.read()
-    except OSError as error:
-        raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None
-
-
 def check_identity(where: Where, values: Mapping[str, Any], member: Member) -> None:
     """Check that a private key is the one whose public half the federation file lists, wherever it is."""
-    path = values["identity"]
-    if values["identity_command"]:
+    path, command, token = (values[key] for key in ("identity", "identity_command", "identity_token"))
+    if command and token:
+        raise where.wrong("identity_token", "found beside identity_command; keep one of the two")
+    if command or token:
         try:
-            CommandSigner(values["identity_command"], member.key).try_out()
+            signer_of(command, token, member.key).sign(digest("signer"))  # what means nothing, to see whether it works
         except UserError as error:
-            raise where.wrong("identity_command", str(error)) from None
+            raise where.wrong("identity_token" if token else "identity_command", str(error)) from None
         return
     try:
         found = Identity(member.name, load_identity(path)).public

@@ -80,6 +80,12 @@ NODE_KEYS: Mapping[str, Key] = {
         "the signature to its standard output, 128.",
         default=(),
     ),
+    "identity_token": Key(
+        text("a PKCS#11 URI with token, object, module-path and pin-source", r"(pkcs11:[!-~]+)?"),
+        "PKCS#11 token that signs in place of the file: "
+        "pkcs11:token=NAME;object=LABEL?module-path=FILE&pin-source=FILE",
+        default="",
+    ),
     "certificate": Key(PATH, "TLS certificate, PEM, with the node's name as its common name and as a DNS name."),
     "key": Key(PATH, "Private key of the certificate, PEM, mode 600."),
     "insecure": Key(FLAG, "true to go without TLS, if the federation file says so too.", default=False),

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from silomix.runtime.config.certificates import check_identity, check_tls, load_identity, read_private
+from silomix.runtime.config.certificates import check_identity, check_tls, load_identity
 from silomix.runtime.config.federation import LEAST_SILOS as LEAST_SILOS
 from silomix.runtime.config.federation import load_federation as load_federation
 from silomix.runtime.config.federation import parse_federation as parse_federation
@@ -20,8 +20,8 @@ from silomix.runtime.config.kinds import PATH, Role
 from silomix.runtime.config.owners.accept import require_accepted
 from silomix.runtime.config.owners.epochs import Proposal, epochs_on_disk, history_of, in_force, require_history
 from silomix.runtime.config.owners.pins import known_pins, require_pins
-from silomix.runtime.config.signer import CommandSigner
-from silomix.runtime.config.tables import ConfigError, Where, parse, read_text, show
+from silomix.runtime.config.signer import signer_of
+from silomix.runtime.config.tables import ConfigError, Where, parse, read_private, read_text, show
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
@@ -64,6 +64,8 @@ class NodeConfig:
     """The Ed25519 private key; `load_identity` reads it."""
     identity_command: tuple[str, ...]
     """What signs instead, if the key is in no file."""
+    identity_token: str
+    """Where the key is, if it is in a PKCS#11 token."""
     certificate: Path | None
     key: Path | None
     insecure: bool
@@ -165,9 +167,10 @@ def _own_identity(path: Path, member: Member) -> Path:
 
 
 def identity_of(config: NodeConfig) -> Identity:
-    """Return what signs for a node: its key, or the command that its owner has for that."""
-    if config.identity_command:
-        return Identity(config.name, CommandSigner(config.identity_command, config.federation.member(config.name).key))
+    """Return what signs for a node: its key, or the command or the token that its owner has for that."""
+    if config.identity_command or config.identity_token:
+        public = config.federation.member(config.name).key
+        return Identity(config.name, signer_of(config.identity_command, config.identity_token, public))
     return Identity(config.name, load_identity(config.identity))
 
 

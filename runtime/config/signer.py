@@ -10,9 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, UserError
-from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.identity import Signer, verify
 
 SIGN_S = 30.0
 """Time that a command has: somebody may have to touch a token."""
@@ -57,6 +56,9 @@ class CommandSigner:
             ) from None
         return signature
 
-    def try_out(self) -> None:
-        """Sign something that means nothing, to see whether it works."""
-        self.sign(digest("signer"))
+
+def signer_of(command: Sequence[str], token: str, public: bytes) -> Signer:
+    """Return what signs with a key that is in no file: a command, or a token."""
+    from silomix.runtime.config.token import TokenSigner, parse_uri
+
+    return TokenSigner(parse_uri(token), public) if token else CommandSigner(command, public)

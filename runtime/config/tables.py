@@ -1,5 +1,7 @@
 """Reading a file, table by table, against the keys that exist; what is wrong is named with its place."""
 
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -101,3 +103,15 @@ def read_text(file: Path) -> str:
         return read(file).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(file, "", f"is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that nobody but its owner may read."""
+    try:
+        with path.open("rb") as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigError(path, "", f"is open to others (mode {mode:o}): run chmod 600 {path}")
+            return stream.read()
+    except OSError as error:
+        raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None

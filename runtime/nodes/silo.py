@@ -123,8 +123,10 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
-                new = self.federation.epoch > 1 and not self.core.log.records  # its epoch may not have begun
-                if fault is not None and fault.reason in NOT_WANTED and not new:
+                later = (
+                    self.federation.epoch > 1
+                )  # which may not have begun, or the aggregator was restored from before
+                if fault is not None and fault.reason in NOT_WANTED and not later:
                     raise fault from None
                 if fault is not None:
                     self._say_refused(fault, attempt, "the aggregator refused, trying again")

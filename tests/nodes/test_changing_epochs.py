@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import grpc
@@ -17,15 +18,19 @@ from silomix.runtime.config.load import load_federation, load_node
 from silomix.runtime.config.owners.accept import accept
 from silomix.runtime.config.owners.enrol import make_keys
 from silomix.runtime.config.owners.owner import owner_identity
+from silomix.runtime.config.owners.rotate import finish, prepare
 from silomix.runtime.config.owners.successor import enrol_again, newest, policy_after, succeed, write_successor
 from silomix.runtime.config.owners.trial import OWNER
 from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.protocol import aggregator as hearing
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.owners import Enrolment
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.local import InProcess
+from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.changes import renewal
+from silomix.runtime.nodes.lead import rollcall
 from silomix.v1 import services_pb2
 
 LONG_S = 240.0
@@ -123,6 +128,19 @@ async def test_roster_policy_identity_and_pool_change_under_load(tmp_path: Path)
         )
         assert len(records_of(running, "silo-05")) >= joined
 
+        # Certificates are rotated: of a silo, a hop and the aggregator, all at once.
+        rotated = ("silo-04", "shuffler-1", "aggregator")
+        for name in rotated:
+            prepare(home / name)
+        await until(lambda: known(running, rotated, 2), "all have heard of the next ones", LONG_S)
+        for name in rotated:
+            finish(home / name)
+        await until(lambda: known(running, rotated, 3), "all have changed over", LONG_S)
+        for name in rotated:
+            shown = (home / name / "tls.pem").read_bytes()
+            await until(lambda n=name, s=shown: certificate_of(running, n) == s, f"{name} shows it", LONG_S)  # type: ignore[misc]
+        await round_over(running, running.aggregator.core.log.round)
+
         # An aggregator that goes on in the old epoch with some hop is refused.
         async with peer(home, "aggregator", "shuffler-1") as liar:
             log = running.aggregator.core.log
@@ -176,6 +194,72 @@ async def test_roster_policy_identity_and_pool_change_under_load(tmp_path: Path)
         assert records_of(running, "aggregator")[-1].attempts[-1].chain == ("shuffler-3", "shuffler-1")
         assert all(running.tasks[name] is task for name, task in tasks.items())  # nobody was started again
         assert_whole(running, home, last)
+
+
+@pytest.mark.full
+async def test_a_lost_hop_is_taken_out_and_an_aggregator_two_epochs_behind_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollcall, "EVERY_S", 0.1)
+    monkeypatch.setattr(rollcall, "ANSWER_S", 2.0)
+    monkeypatch.setattr(aggregator, "SILENT_S", 0.5)
+    monkeypatch.setattr(aggregator, "GONE_S", 1.0)
+    monkeypatch.setattr(hearing, "HEAR_S", 1.0)
+    home = tmp_path / "f"
+    make(home, 3, 4, minimum_hops=3, rounds=1000, deadline_s=120, release_s=60)
+    state = home / "aggregator" / "state"
+    async with asyncio.timeout(LONG_S), InProcess(home, log=tmp_path / "log.txt") as running:
+        tasks = dict(running.tasks)
+        await round_over(running, 1)
+        await running.stop("shuffler-2")
+        del running.nodes["shuffler-2"], running.tasks["shuffler-2"], tasks["shuffler-2"]
+
+        def without() -> bool:
+            newest = running.aggregator.core.log.records[-1]
+            return newest.outcome is Outcome.APPLIED and "shuffler-2" not in newest.attempts[-1].chain
+
+        await until(without, "a round is applied without it", LONG_S)
+        seen = running.aggregator.core.log.round
+        await running.stop("aggregator")  # for a copy of its disk that is whole
+        copytree(state, tmp_path / "copy")
+        running.start("aggregator")
+        tasks["aggregator"] = running.tasks["aggregator"]
+        await round_over(running, seen)
+        begun = running.aggregator.core.log.round
+
+        propose(home, remove=["shuffler-2"])
+        await until(lambda: in_epoch(running, 2), "all are in epoch 2", LONG_S)
+        propose(home, rounds=900)
+        await until(lambda: in_epoch(running, 3), "all are in epoch 3", LONG_S)
+        await round_over(running, running.aggregator.core.log.round)
+        records = records_of(running, "aggregator")
+        assert all(r.outcome is Outcome.APPLIED and len(r.attempts) == 1 for r in records[begun:])
+        assert all(running.tasks[name] is task for name, task in tasks.items())  # nobody was started again
+        assert not any(task.done() for task in tasks.values())
+
+        # Its disk is lost, and what there is of it is of epoch 1.
+        await running.stop("aggregator")
+        before = records_of(running, "shuffler-1")
+        rmtree(state)
+        copytree(tmp_path / "copy", state)
+        rmtree(home / "epochs")  # its owner has no later file either: peers bring them
+        assert running.start("aggregator").federation.epoch == 1
+        await until(lambda: in_epoch(running, 3), "it is where the others are", LONG_S)
+        await round_over(running, len(before))
+        found = records_of(running, "aggregator")
+        assert [r.digest for r in found[: len(before)]] == [r.digest for r in before]
+        assert found[-1].federation == running.nodes["silo-01"].federation.digest
+
+
+def known(running: InProcess, names: Sequence[str], counter: int) -> bool:
+    """Whether every node has seen so many pins of some."""
+    return all(node.renewal.knows(name) >= counter for node in running.nodes.values() for name in names)
+
+
+def certificate_of(running: InProcess, name: str) -> bytes:
+    tls = running.nodes[name].tls
+    assert tls is not None
+    return tls.certificate
 
 
 async def taken_out(running: InProcess, tasks: dict[str, asyncio.Task[None]], name: str) -> None:

@@ -25,6 +25,8 @@ the first time, and used for further nodes. Send the .enrol file to whoever asse
 examples:
   silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --option directory=/srv/images
   silomix keygen /var/lib/silomix/shuffler-1 --role shuffler --owner hospital-b --address hop.example.org:7001
+  silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --token \
+    'pkcs11:token=hospital-b;object=silo-02?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/silomix.pin'
 """
 ASSEMBLE_EPILOG = """\
 Anybody may assemble: no key is needed, and every owner who does it with the same files gets the same digest. The task
@@ -81,6 +83,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.add_argument("--listen", default="", metavar="HOST:PORT", help="where it listens, if not at its address")
     cmd.add_argument("--metrics-port", type=int, default=0, metavar="PORT", help="metrics (default: off)")
     cmd.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="a silo's own task option")
+    cmd.add_argument(
+        "--token",
+        default="",
+        metavar="URI",
+        help="make the identity in this PKCS#11 token, or use the one there",
+    )
     cmd.set_defaults(handler=_keygen)
 
     cmd = commands.add_parser(
@@ -160,6 +168,7 @@ def _keygen(args: argparse.Namespace) -> int:
     from silomix.runtime.config.owners.enrol import make_keys
     from silomix.runtime.config.owners.owner import owner_identity
     from silomix.runtime.config.texts import Value
+    from silomix.runtime.config.token import parse_uri, token_key
     from silomix.runtime.core.protocol.owners import fingerprint
     from silomix.runtime.store.home import INITIAL_MODEL, OWNER_KEY_FILE
 
@@ -198,11 +207,16 @@ def _keygen(args: argparse.Namespace) -> int:
         settings["metrics_port"] = args.metrics_port
     if role is Role.AGGREGATOR:
         settings["initial_model"] = INITIAL_MODEL
-    made = make_keys(role, name, owner, args.address)
+    token, fresh = None, False
+    if args.token:
+        token, fresh = token_key(parse_uri(args.token))
+        settings["identity_token"] = args.token
+    made = make_keys(role, name, owner, args.address, token=token)
     path = made.write(args.directory, settings, options)
     say(f"{args.directory}: {role} {name} of {owner.name}")
     say(f"owner's key   {fingerprint(owner.public)}{f'   made just now: {key_file}, keep it' if new else ''}")
-    say(f"node's key    {fingerprint(made.enrolment.member.key)}")
+    where = "" if token is None else f"   {'made' if fresh else 'found'} in the token, and in no file"
+    say(f"node's key    {fingerprint(made.enrolment.member.key)}{where}")
     say(f"send {path} to whoever assembles the federation; all else in {args.directory} stays here")
     return 0
 

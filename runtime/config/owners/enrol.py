@@ -20,7 +20,7 @@ from silomix.runtime.config.tables import ConfigError, Where, parse, read_text
 from silomix.runtime.config.texts import Value, node_text, toml
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.federation import Member, Owner
-from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.identity import Identity, Signer
 from silomix.runtime.core.protocol.owners import FIRST_PIN, Enrolment, Pin
 from silomix.runtime.core.values import Scalar, one_of
 from silomix.runtime.store.files import PUBLIC, write_atomically
@@ -54,7 +54,7 @@ class NodeKeys:
 
     enrolment: Enrolment
     identity: bytes = field(repr=False)
-    """PEM."""
+    """PEM; empty if it is in a token."""
     tls: bytes = field(default=b"", repr=False)
     """PEM; empty without TLS."""
     certificate: bytes = b""
@@ -64,15 +64,16 @@ class NodeKeys:
         """Write everything of the node into a new directory; return the file that others are to get."""
         member = self.enrolment.member
         home.mkdir(mode=0o700)
-        write_atomically(home / IDENTITY_FILE, self.identity)
         keys: dict[str, Value] = {
             **settings,
             "role": Role(self.enrolment.role),
             "name": member.name,
             "federation": f"../{FEDERATION_FILE}",
             "directory": STATE_DIRECTORY,
-            "identity": IDENTITY_FILE,
         }
+        if self.identity:
+            write_atomically(home / IDENTITY_FILE, self.identity)
+            keys["identity"] = IDENTITY_FILE
         if self.certificate:
             write_atomically(home / CERTIFICATE_KEY_FILE, self.tls)
             write_atomically(home / CERTIFICATE_FILE, self.certificate, mode=PUBLIC)
@@ -94,10 +95,14 @@ def make_keys(
     insecure: bool = False,
     authority: CertificateAuthority | None = None,
     host: str = "",
+    token: Signer | None = None,
 ) -> NodeKeys:
-    """Make a node's keys, and its certificate: its own, or one of a CA, also for the host where it is reached."""
+    """Make a node's keys, and its certificate: its own, or one of a CA, also for the host where it is reached.
+
+    The identity is made here, unless a token has it already.
+    """
     private = Ed25519PrivateKey.generate()
-    identity = Identity(name, Secret(private.private_bytes_raw()))
+    identity = Identity(name, token or Secret(private.private_bytes_raw()))
     tls, certificate, pinned = b"", b"", b""
     if not insecure:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -113,7 +118,7 @@ def make_keys(
         Owner(owner.name, owner.public),
         Pin(name, FIRST_PIN, pinned),
     ).signed(identity, owner)
-    return NodeKeys(enrolment, private_pem(private), tls, certificate)
+    return NodeKeys(enrolment, b"" if token else private_pem(private), tls, certificate)
 
 
 def enrolment_text(enrolment: Enrolment) -> str:

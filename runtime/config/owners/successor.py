@@ -134,8 +134,8 @@ def enrol_again(path: Path, owner: Identity, address: str, *, new_identity: bool
     home = config.file.absolute().parent
     following = config.identity
     if new_identity:
-        if config.identity_command:
-            raise UserError(f"{path}: identity_command signs for this node; a new key of it needs a new node")
+        if config.identity_command or config.identity_token:
+            raise UserError(f"{path}: its identity is in no file, but in a token; a new key there needs a new node")
         private = Ed25519PrivateKey.generate()
         plain = config.identity.with_name(config.identity.name.removeprefix(NEXT_IDENTITY))
         following = plain.with_name(f"{NEXT_IDENTITY}{plain.name}")
