@@ -78,8 +78,8 @@ class Passes:
             fold.finish(zero)
 
     def silo(self) -> None:
-        """What it sent, and its mask for each hop."""
-        self.fold(1, self.hops)
+        """What it sent, and its mask for each hop: it has kept them."""
+        self.fold(1 + self.hops, 0)
 
     def hop(self) -> None:
         """What came in, what went out, and its pad."""
