@@ -4,11 +4,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Byte code is kept, whatever the environment says: tests and federations start many processes.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-full warm spec system bench mutants fuzz lint proto pins sbom grafana clean
 
+# Most of what is installed is never imported: what is, is compiled then.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,traces,dev]'
+	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[train,traces,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)            ## the main job, on this machine

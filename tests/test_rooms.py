@@ -19,10 +19,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime.core.digest": (),
     "runtime.core.values": (),
     "runtime.core.chain": (),
+    "runtime.core.pace": (),
     "runtime.core.numbers": ("runtime.core.errors", "runtime.core.digest", "runtime.core.chain"),
     "runtime.core.policy": ("runtime.core.numbers", "runtime.core.values"),
     "runtime.core.learning": ("runtime.core.policy",),
-    "runtime.core.protocol": ("runtime.core.learning",),
+    "runtime.core.protocol": ("runtime.core.learning", "runtime.core.pace"),
     "v1": (),
     "runtime.terminal": (),
     # what a node is made of

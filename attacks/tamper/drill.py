@@ -62,7 +62,7 @@ def without_check() -> Iterator[None]:
 def run_one(which: Misbehaviour, seed: int = 0, f: Federation | None = None) -> Result:
     """Run one misbehaviour against a federation whose other nodes are honest."""
     lie = which.lie(which.node, Random(seed))  # noqa: S311 - drills are repeated by their seeds
-    ring = Ring({which.node: lie}, seed=seed, f=f)
+    ring = Ring({which.node: lie}, seed=seed, f=f or federation(rounds=which.rounds))
     _equip(lie, ring, which.node)
     ring.run()
     return judge(which, ring)
@@ -100,6 +100,7 @@ def judge(which: Misbehaviour, ring: Ring) -> Result:
         if isinstance(peer, str) and peer in members:
             named.setdefault(peer, f"{node}: {fault.message}")
     gave_up = [one.why for one in ring.gave_up]
+    gave_up += [f"{hop}: the release waits for its pad" for hop in ring.lead.core.unrevealed]
     detected = bool(named or gave_up)
     said = next(iter(named.values()), "") or "; ".join(gave_up[:1]) or "nothing"
     return Result(which.name, which.node, detected, tuple(named), proven, ring.applied, which.ends, said)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import Scalars
+from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import Cohort, Manifest
 from silomix.runtime.core.protocol.release import Trail
 
@@ -33,7 +35,7 @@ class Honest:
         return 1
 
     def removes(self, silos: Sequence[str]) -> Sequence[str]:
-        """Whose masks a hop takes off."""
+        """Whose masks a hop takes off; twice, if a name stands there twice."""
         return silos
 
     def sends(self, vector: Bytes, manifest: Manifest) -> Bytes:
@@ -44,9 +46,13 @@ class Honest:
         """What it says of that, before it is signed."""
         return trail
 
-    def tells(self, trail: Trail) -> Trail:
-        """What it says to the next hop of what it has signed."""
-        return trail
+    def tells_again(self, trail: Trail) -> Trail | None:
+        """What it says if it sends the same once more, as after a broken stream; nothing, if it does not."""
+        return None
+
+    def shows(self, pad: Secret) -> Secret:
+        """Which pad it shows when all have signed."""
+        return pad
 
     def closes(self, cohort: Cohort) -> Cohort:
         """What it says of who is in the sum."""
@@ -78,6 +84,18 @@ class Honest:
         """Which shares it passes on."""
         return tosses
 
+    def publishes(self, transcript: Transcript, body: Bytes) -> tuple[Transcript, Bytes]:
+        """What silos get of a sum that was released."""
+        return transcript, body
+
+    def conceals(self) -> bool:
+        """Whether it has hops sign for a sum though it sees that the check fails at itself."""
+        return False
+
     def applies(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Which model it makes of the sum."""
         return tensors
+
+    def steps(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Which state of the server's optimiser it makes of it."""
+        return state

@@ -91,18 +91,16 @@ class SwapsParameters(_Lie):
         return _changed(vector, manifest, change)
 
 
-class SendsOldVector(_Lie):
-    """Sends a vector of before in place of the sum."""
+class ReplaysVector(_Lie):
+    """Sends what it sent in the round before in place of the sum, and signs for it."""
+
+    kept: Bytes | None = None
 
     def sends(self, vector: Bytes, manifest: Manifest) -> Bytes:
-        """Send what looks like any masked sum, and is another."""
-        moduli = manifest.plan.moduli
-
-        def change(residues: Any) -> None:
-            for row, p in zip(residues, moduli, strict=True):
-                row[:] = [self.random.randrange(p) for _ in row]
-
-        return _changed(vector, manifest, change)
+        """Keep the first vector, and send it ever after."""
+        if self.kept is None:
+            self.kept = vector.copy()
+        return self.kept
 
 
 class DoesNotAdd(_Lie):
@@ -118,19 +116,19 @@ class DoesNotAdd(_Lie):
 
 
 class AddsTwice(_Lie):
-    """Adds one silo twice: its body at hop 1; another hop takes nothing of it off."""
+    """Counts one silo twice: hop 1 adds its body twice, another hop takes its mask off twice."""
 
     def counts(self, silo: str) -> int:
         """Add the first silo twice."""
         return 2 if silo == "silo-1" else 1
 
     def removes(self, silos: Sequence[str]) -> Sequence[str]:
-        """Leave the first silo's mask on, unless it is hop 1."""
-        return silos if self.node == "shuffler-1" else silos[1:]
+        """Take the first silo's mask off twice, unless it is hop 1."""
+        return silos if self.node == "shuffler-1" else (silos[0], *silos)
 
 
 class DropsSilo(_Lie):
-    """Leaves one silo out of the sum, and names it in the cohort."""
+    """Leaves one silo out of the sum, and names it in the cohort: hop 1 its body, another hop its mask."""
 
     def counts(self, silo: str) -> int:
         """Leave the second silo out."""
@@ -198,6 +196,14 @@ def _shifted(scalars: Scalars) -> Scalars:
     return (first, *scalars[1:])
 
 
+class ConcealsFalseScalars(StatesFalseScalars):
+    """States false scalars of what reached it, and has hops sign all the same."""
+
+    def conceals(self) -> bool:
+        """Name nobody, least of all itself."""
+        return True
+
+
 class ReplacesCohort(_Lie):
     """Says that others are in the sum than hop 1 has signed."""
 
@@ -207,12 +213,20 @@ class ReplacesCohort(_Lie):
         return replace(other, signature=identity(self.node).sign(other.digest)) if self.node == "shuffler-1" else other
 
 
-class Equivocates(_Lie):
+class SignsOtherRoot(_Lie):
     """Signs one root, and sends something else."""
 
     def signs(self, trail: Trail) -> Trail:
         """Sign for another vector."""
         return replace(trail, sent=bytes(32))
+
+
+class Equivocates(_Lie):
+    """Sends its sum twice, as after a broken stream, each time with another signed trail: of another pad."""
+
+    def tells_again(self, trail: Trail) -> Trail | None:
+        """Commit to another pad."""
+        return replace(trail, pad=bytes(32))
 
 
 class SaysOtherIntake(_Lie):
@@ -281,6 +295,15 @@ def silent_at(step: str) -> type[_Lie]:
     return _Silent
 
 
+class FlipsAndKeepsSilent(FlipsResidue):
+    """Changes one residue, and says nothing when it is to defend itself."""
+
+    def speaks(self, step: str) -> None:
+        """Say nothing to a charge."""
+        if step == "ChargeIn":
+            raise Silent
+
+
 @dataclass(frozen=True)
 class Misbehaviour:
     """One way of misbehaving."""
@@ -292,13 +315,15 @@ class Misbehaviour:
     about: str
     without: bool = True
     """Whether it goes unnoticed without the check."""
+    rounds: int = 1
+    """How many it takes."""
 
 
 def _all() -> tuple[Misbehaviour, ...]:
     made: list[Misbehaviour] = []
 
-    def add(name: str, node: str, lie: type[_Lie], ends: Ends, *, without: bool = False) -> None:
-        made.append(Misbehaviour(name, node, lie, ends, (lie.__doc__ or "").strip(), without))
+    def add(name: str, node: str, lie: type[_Lie], ends: Ends, *, without: bool = False, rounds: int = 1) -> None:
+        made.append(Misbehaviour(name, node, lie, ends, (lie.__doc__ or "").strip(), without, rounds))
 
     for hop in ("shuffler-1", "shuffler-2", "shuffler-3"):
         for name, lie in (
@@ -308,7 +333,6 @@ def _all() -> tuple[Misbehaviour, ...]:
             ("flips-a-residue", FlipsResidue),
             ("flips-a-blinder", FlipsBlinder),
             ("swaps-two-parameters", SwapsParameters),
-            ("replays-a-vector", SendsOldVector),
             ("flips-and-states-otherwise", StatesWhatWouldBalance),
             ("flips-and-lies-about-its-pad", LiesAboutPad),
             ("states-false-scalars", StatesFalseScalars),
@@ -316,11 +340,14 @@ def _all() -> tuple[Misbehaviour, ...]:
         ):
             add(f"{name}-{hop[-1]}", hop, lie, Ends.PROVEN, without=True)
         add(f"replaces-the-cohort-{hop[-1]}", hop, ReplacesCohort, Ends.REFUSED)
-        add(f"equivocates-{hop[-1]}", hop, Equivocates, Ends.REFUSED)
+        add(f"replays-a-vector-{hop[-1]}", hop, ReplaysVector, Ends.PROVEN, without=True, rounds=2)
+        add(f"signs-another-root-{hop[-1]}", hop, SignsOtherRoot, Ends.REFUSED)
+        add(f"equivocates-{hop[-1]}", hop, Equivocates, Ends.PROVEN)
         if hop != "shuffler-1":
             add(f"denies-its-intake-{hop[-1]}", hop, SaysOtherIntake, Ends.REFUSED)
-        for step in ("Prepare", "Open", "relay", "CoinIn", "ReadyIn"):
+        for step in ("Prepare", "Open", "relay", "CoinIn", "ReadyIn", "RevealIn"):
             add(f"silent-at-{step.lower()}-{hop[-1]}", hop, silent_at(step), Ends.LISTED)
+        add(f"silent-at-chargein-{hop[-1]}", hop, FlipsAndKeepsSilent, Ends.LISTED)
     add("silo-lies-about-a-mask", "silo-2", StatesFalseScalars, Ends.PROVEN, without=True)
     add("silo-lies-about-its-body", "silo-2", StatesFalseIntake, Ends.PROVEN, without=True)
     add("silo-shows-another-share", "silo-3", ShowsOtherShare, Ends.PROVEN)
@@ -328,6 +355,7 @@ def _all() -> tuple[Misbehaviour, ...]:
     add("silo-refuses-to-answer", "silo-3", silent_at("scalars"), Ends.LISTED)
     add("silo-seals-another-seed", "silo-1", SealsOtherSeed, Ends.LEFT_OUT)
     add("silo-sends-another-body", "silo-1", SendsOtherBody, Ends.REFUSED)
+    add("aggregator-states-false-scalars", AGGREGATOR, ConcealsFalseScalars, Ends.PROVEN, without=True)
     add("aggregator-applies-another-sum", AGGREGATOR, AppliesOtherSum, Ends.REFUSED)
     add("aggregator-tosses-its-own-coin", AGGREGATOR, TossesOwnCoin, Ends.REFUSED)
     return tuple(made)

@@ -26,9 +26,19 @@ from silomix.runtime.core.numbers.tamper import EquationKind, Scalars
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol import aggregator as leading
 from silomix.runtime.core.protocol import shuffler, silo
-from silomix.runtime.core.protocol.check.blame import Defence, Verdict, decide, defend, signed_root, vector_root
+from silomix.runtime.core.protocol.check.blame import (
+    Charge,
+    Defence,
+    EquivocationError,
+    Verdict,
+    check_told_once,
+    decide,
+    defend,
+    signed_root,
+    vector_root,
+)
 from silomix.runtime.core.protocol.check.forms import put_blinders, scalars_of
-from silomix.runtime.core.protocol.check.said import SignedRoot, Statement, Subject, Toss, check_bodies, checks
+from silomix.runtime.core.protocol.check.said import SignedRoot, Statement, Subject, Toss, check_bodies, checks, relayed
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.lineage import (
@@ -189,6 +199,8 @@ class Hop(Node):
                 self.measuring = coin
                 scalars = self.lies.measures(self.measure(coin))
                 return shuffler.Measured(manifest, context, coin, scalars)
+            case shuffler.Convict(_, _, verdict):
+                self.ring.convicts(verdict, self.out if verdict.case.charge is Charge.ARRIVAL else None)
             case shuffler.Investigate(manifest, finding, subject, check):
                 truth = self.truth(finding.kind, subject, check.coin)
                 return shuffler.Investigated(manifest, finding, subject, check, truth)
@@ -210,13 +222,18 @@ class Hop(Node):
             added = self.taken.copy()
         context = m.context(m.layer(self.name))
         wanted = self.lies.removes(c.silos)
-        cover(-1, added, m, [(self.seeds[p.header], context) for p in c.participants if p.silo in wanted])
+        of = {p.silo: p.header for p in c.participants}
+        cover(-1, added, m, [(self.seeds[of[name]], context) for name in wanted])
         self.pad = (effect.pad, PadContext(c.digest, b"", self.name, m.chunk_parameters))
         cover(1, added, m, [self.pad])
         self.out = self.lies.sends(added, m)
         trail = Trail(self.name, c.digest, b"", self.came, vector_root(self.out, m), pad_digest(effect.pad))
-        trail = self.lies.tells(self.lies.signs(trail).signed(identity(self.name)))
+        trail = self.lies.signs(trail).signed(identity(self.name))
         self.ring.pass_on(self, m, self.lies.closes(c), self.out.copy(), (*self.trails, trail), self.roots)
+        again = self.lies.tells_again(trail)
+        if again is not None:
+            other = again.signed(identity(self.name))
+            self.ring.pass_on(self, m, self.lies.closes(c), self.out.copy(), (*self.trails, other), self.roots)
 
     def take_sum(
         self, m: Manifest, c: Cohort, body: Bytes, trails: tuple[Trail, ...], roots: tuple[SignedRoot, ...]
@@ -226,6 +243,11 @@ class Hop(Node):
             return
         self.core.step(shuffler.Tick(self.ring.now))
         self.ring.check_stream(m, c, body, trails, roots, m.chain[: m.layer(self.name) - 1])
+        try:
+            check_told_once(self.trails, trails, m, self.ring.f)
+        except EquivocationError as error:
+            self.step(shuffler.LieSeen(error.verdict))
+            raise
         self.taken, self.came, self.trails, self.roots = body, trails[-1].sent, trails, roots
         self.step(shuffler.CohortIn(c))
 
@@ -335,7 +357,9 @@ class Silo(Node):
         """Compute the models of the rounds that were applied since, from the sums that were released."""
         for record in self.core.log.records[self.at + 1 :]:
             if record.outcome is Outcome.APPLIED:
-                transcript, body = self.ring.lead.sums[record.round, record.attempts[-1].attempt]
+                lead = self.ring.lead
+                kept = lead.sums[record.round, record.attempts[-1].attempt]
+                transcript, body = lead.lies.publishes(kept[0], kept[1].copy())
                 check_transcript(transcript, record, self.ring.f)
                 found = self.ring.compute(transcript, body.copy(), self.model, self.server)
                 if self.ring.digests(*found) != (record.model_after, record.state_after):
@@ -358,6 +382,7 @@ class Lead(Node):
         self.seeds: dict[bytes, Secret] = {}
         self.headers: dict[bytes, Header] = {}
         self.body: Bytes | None = None
+        self.trails: tuple[Trail, ...] = ()
         self.cohort: Cohort | None = None
         self.asks: list[Callable[[], None]] = []
         self.ring.queue.append(self.start)
@@ -423,7 +448,7 @@ class Lead(Node):
                 asked = shuffler.Prepare(ring.f.digest, *number, 0, effect.head, now, self.core.life)
                 self.ask(effect.chain, asked, self._keys)
             case leading.OpenAt(m, head):
-                self.seeds, self.headers, self.body = {}, {}, None
+                self.seeds, self.headers, self.body, self.trails = {}, {}, None, ()
                 self.ask(
                     reversed(m.chain),
                     shuffler.Open(m, head, now, self.core.life),
@@ -448,6 +473,10 @@ class Lead(Node):
             case leading.AskScalars(m, subject, tosses, coin):
                 self.ask_scalars(m, subject, self.lies.passes(tosses), coin)
             case leading.AskDefence(m, finding, subject, check):
+                if finding.where == AGGREGATOR and self.lies.conceals():
+                    signs = shuffler.ReadyIn(m.digest, subject.ready.trails, self.core.life, check)
+                    self.ask(m.chain, signs, self._agreed)
+                    return None
                 if finding.where == AGGREGATOR:
                     return self.defend(m, finding, subject, check)
                 charge = shuffler.ChargeIn(m.digest, subject.ready.trails, subject.bodies, check)
@@ -534,7 +563,7 @@ class Lead(Node):
             found = self.ring.compute(transcript, body.copy(), *self.models[last.model_after, last.state_after])
         except PeerFault as fault:
             return leading.SumRefused(m.digest, str(fault), self.ring.now)
-        found = (self.lies.applies(found[0]), found[1])
+        found = (self.lies.applies(found[0]), self.lies.steps(found[1]))
         digests = self.ring.digests(*found)
         self.models[digests] = found
         return leading.SumApplied(m.digest, *digests, self.ring.now)
@@ -546,8 +575,13 @@ class Lead(Node):
         if self.core.manifest != m:
             return
         self.ring.check_stream(m, c, body, trails, roots, m.chain)
+        try:
+            check_told_once(self.trails, trails, m, self.ring.f)
+        except EquivocationError as error:
+            self.step(leading.LieSeen(error.verdict, self.ring.now))
+            raise
         self.step(leading.CohortIn(c))
-        self.body = body
+        self.body, self.trails = body, trails
         self.step(leading.SumIn(m.digest, trails, self.ring.now, roots))
         for hop in (self.ring.hops[name] for name in m.chain):
             self.ring.event(self, hop, shuffler.Delivered(m.digest))
@@ -569,11 +603,14 @@ class Lead(Node):
         vector = self.ring.hops[hop].vector_of(made.name) if made.root else None
         return leading.DefenceIn(made, self.ring.now, vector)
 
-    def _agreed(self, hop: str, effects: list[Any]) -> leading.Event:
+    def _agreed(self, hop: str, effects: list[Any]) -> leading.Event | None:
+        if any(isinstance(effect, shuffler.Convict) for effect in effects):
+            return None
         return leading.AgreedIn(hop, self.open.digest, _last(effects, shuffler.Agree).signature)
 
     def _pad(self, hop: str, effects: list[Any]) -> leading.Event:
-        return leading.PadIn(hop, self.open.digest, _last(effects, shuffler.Reveal).pad)
+        shown = self.ring.hops[hop].lies.shows(_last(effects, shuffler.Reveal).pad)
+        return leading.PadIn(hop, self.open.digest, shown)
 
     def _stored(self, hop: str, effects: list[Any]) -> leading.Event | None:
         answer = next((e for e in effects if isinstance(e, shuffler.Countersign)), None)
@@ -609,6 +646,8 @@ class Ring:
         self.gave_up: list[leading.GiveUp] = []
         self.finished: leading.Finish | None = None
         self.verdicts: list[Verdict] = []
+        self.vectors: list[Bytes | None] = []
+        """What went with each."""
         self.evidence: list[str] = []
         """Silos that a hop has shown to have sealed garbage."""
         self.refusals: list[tuple[str, PeerFault]] = []
@@ -657,6 +696,10 @@ class Ring:
                 self.event(one, one, silo.RecordsIn(lead.published))
             elif one.at + 1 < one.core.log.round:
                 self.tell(one, partial(self.trying, one, one.follow))
+        if phase is leading.Phase.CHECKING:
+            for one in self.silos.values():
+                if one.core.current is None:  # whoever comes back hears first what is open
+                    self.event(lead, one, silo.Announced(lead.open))
         if phase in (leading.Phase.COLLECTING, leading.Phase.RELEASING):
             m = lead.open
             for name, hop in ((name, self.hops[name]) for name in m.chain):
@@ -717,6 +760,7 @@ class Ring:
         again = decide(verdict.case, self.f, vector)
         assert again.culprit == verdict.culprit, "a third party names another"
         self.verdicts.append(verdict)
+        self.vectors.append(vector)
         if verdict.culprit in self.f.silo_names and vector is None:
             first = self.hops[verdict.case.manifest.chain[0]]
             self.tell(self.lead, lambda: self.trying(first, lambda: first.step(shuffler.CaseIn(verdict.case))))
@@ -832,7 +876,8 @@ class Ring:
     def compute(self, transcript: Transcript, body: Bytes, model: Any, server: Any) -> tuple[Any, Any]:
         """Make the next model of a released sum."""
         m = transcript.manifest
-        check_root(body, transcript)
+        with relayed(self.f):
+            check_root(body, transcript)
         uncover(body, transcript)
         mean = decode(body, m, len(transcript.cohort.participants), self.f)
         return next_model(self.f, m, [mean], model, server)

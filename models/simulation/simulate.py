@@ -24,6 +24,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Array, Schema
 from silomix.runtime.core.policy import AUTO, Policy, UpdateKind
 from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.store.modelfile import model_digest
 from silomix.runtime.task import Tensors
 
 HOPS = 2
@@ -175,7 +176,8 @@ class _Rounds:
         clock = _Clock()
         round_, before = state.round + 1, _frozen(state.model)
         numbers = {name: i for i, name in enumerate(self.federation.silo_names)}
-        cohort = tuple(numbers[name] for name in self.federation.draw(round_))
+        model = model_digest(self.schema, before) if self.federation.drawn < len(numbers) else b""
+        cohort = tuple(numbers[name] for name in self.federation.draw(round_, model))
         bounds = bounds_of(self.policy, self.schema, before, state.previous)
         self.sums.begin(bounds)
         turns = team.train(cohort, before, round_)

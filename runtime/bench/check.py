@@ -78,8 +78,8 @@ class Passes:
             fold.finish(zero)
 
     def silo(self) -> None:
-        """What it sent, and its mask for each hop."""
-        self.fold(1, self.hops)
+        """What it sent, and its mask for each hop: it has kept them."""
+        self.fold(1 + self.hops, 0)
 
     def hop(self) -> None:
         """What came in, what went out, and its pad."""
@@ -193,7 +193,8 @@ def _result(passes: Passes, round_: dict[str, Any], check: Figures, trap: Figure
             "cpu_s": round_["cpu_s"]["protected"],
             "checked_seconds": round_["seconds"]["checked"],
             "checked_cpu_s": round_["cpu_s"]["checked"],
-            "cpu_s_by_role": {role: used for role, used in round_["protected_cpu_s"].items() if role != "plain"},
+            "cpu_s_by_role": _roles(round_["cpu_s_by_role"]["protected"]),
+            "checked_cpu_s_by_role": _roles(round_["cpu_s_by_role"]["checked"]),
         },
         "check": {**check, "cpu_s": total},
         "adds": {
@@ -209,6 +210,10 @@ def _result(passes: Passes, round_: dict[str, Any], check: Figures, trap: Figure
         "blinder_bytes": costs.blinder_bytes,
         "trap": {**trap, **{k: v for k, v in asdict(one).items() if k.endswith("bytes")}},
     }
+
+
+def _roles(used: Figures) -> Figures:
+    return {role: seconds for role, seconds in used.items() if role != "plain"}
 
 
 def _show(result: dict[str, Any]) -> None:

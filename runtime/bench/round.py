@@ -279,12 +279,14 @@ class Bench:
                 "decode": seconds["protected"] - marks["arrived"],
             },
             "cpu_s": {arm: median(t["cpu"] for t in laps) for arm, laps in times.items()},
-            "protected_cpu_s": {
-                role: median(t[f"cpu {role}"] for t in laps) for role in dict.fromkeys(w.role for w in self.workers)
-            },
+            "protected_cpu_s": self._by_role(laps),
+            "cpu_s_by_role": {arm: self._by_role(times[arm]) for arm in self.protected},
             "peak_mib": peaks,
             "model_mib": self.parameters * 4 / (1 << 20),
         }
+
+    def _by_role(self, laps: list[dict[str, float]]) -> dict[str, float]:
+        return {role: median(t[f"cpu {role}"] for t in laps) for role in dict.fromkeys(w.role for w in self.workers)}
 
 
 def bench_round(bench: Bench, repeats: int, as_json: bool) -> int:

@@ -56,23 +56,28 @@ class Cost:
     """Sent or received for it, by this party."""
 
 
-class _Vector:
+class Vector:
     """A task that trains nothing: every silo's update is drawn at random."""
 
     def __init__(self, parameters: int) -> None:
+        """`parameters` in one tensor."""
         self._parameters = parameters
 
     def schema(self) -> Schema:
+        """A vector."""
         return Schema((TensorSpec("vector", (self._parameters,)),))
 
     def initial(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Zeros."""
         return {"vector": np.zeros(self._parameters, np.float32)}
 
     def train(self, tensors: Mapping[str, np.ndarray[Any, Any]], round: int) -> Trained:  # noqa: A002
+        """Draw the update."""
         drawn = np.random.default_rng(round).uniform(-0.5, 0.5, self._parameters).astype(np.float32)
         return Trained({"vector": tensors["vector"] + drawn}, 1, {})
 
     def evaluate(self, tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+        """Measure nothing."""
         return {}
 
 
@@ -109,7 +114,7 @@ def bench_rules(silos: int, parameters: int, hops: int, precision: int, as_json:
 
 
 async def _one_round(directory: Path, silos: int, parameters: int, hops: int, precision: int) -> _Round:
-    task = _Vector(parameters)
+    task = Vector(parameters)
     policy = Policy(task=f"{__name__}:bench_rules", rounds=1, precision=precision, minimum_cohort=silos, quorum=1.0)
     federation = create(directory, silos, hops, policy=policy, task=task, silo_options=lambda index: {})
     tasks = dict.fromkeys((federation.aggregator.name, *federation.silo_names), task)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from silomix.runtime.config.kinds import ADDRESS, FLAG, NAME, NAMES, PATH, PUBLIC_KEY, TABLE, TABLES, WORDS, Key, Role
 from silomix.runtime.core.policy import KEYS
 from silomix.runtime.core.values import OPTIONS, one_of, text, whole
-from silomix.runtime.store.home import IDENTITY_FILE, STATE_DIRECTORY
+from silomix.runtime.store.home import IDENTITY_FILE, KEPT_MODELS, KEPT_ROUNDS, STATE_DIRECTORY
 
 DIGEST = text("64 hex digits of 0-9 and a-f", "(?:[0-9a-f]{64})?")
 
@@ -122,6 +122,12 @@ NODE_KEYS: Mapping[str, Key] = {
         FLAG,
         "true to measure each global model here. The task must be installed, and has a test set of its own.",
         default=False,
+        roles=(Role.AGGREGATOR,),
+    ),
+    "keep_models": Key(
+        whole(KEPT_ROUNDS + 1, 1_000_000, zero=True),
+        "Global models that stay on the disk: so many of the newest, and the best; 0 for all.",
+        default=KEPT_MODELS,
         roles=(Role.AGGREGATOR,),
     ),
     "keep_updates": Key(

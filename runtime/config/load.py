@@ -83,6 +83,7 @@ class NodeConfig:
     log: LogFormat
     initial_model: Path | None
     evaluate: bool
+    keep_models: int
     keep_updates: bool
     linger: bool
     task_options: Mapping[str, Scalar]

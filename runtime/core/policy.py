@@ -16,6 +16,7 @@ from silomix.runtime.core.values import (
     FADING,
     LIMIT,
     OPTIONS,
+    PART,
     POSITIVE,
     SHARE,
     Kind,
@@ -163,6 +164,14 @@ class Policy:
         APART,
     ] = 0
     quorum: Annotated[float, SHARE, "Share of the invited silos that closes a cohort before the deadline.", APART] = 1.0
+    early_close: Annotated[
+        float,
+        PART,
+        "Share of past rounds' silos by whose times hop 1 closes a cohort before the deadline; 0 waits for the "
+        "deadline. It waits half as long again as that share took, and never closes for fewer than minimum_cohort.",
+        APART,
+        LATER,
+    ] = 0.0
     minimum_hops: Annotated[
         int,
         whole(0, MAX_SHUFFLERS),

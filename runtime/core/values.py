@@ -103,6 +103,7 @@ def _options(value: Any) -> dict[str, Scalar]:
 
 SHARE = number("a number above 0 and at most 1", lambda x: 0 < x <= 1)
 POSITIVE = number("a finite number above 0", lambda x: x > 0)
+PART = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
 FADING = number("a number from 0 to below 1", lambda x: 0 <= x < 1)
 LIMIT = number("a finite number from 0", lambda x: x >= 0)
 OPTIONS = Kind("a table of names with strings, booleans or numbers below 2^63", _options)

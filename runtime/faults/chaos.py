@@ -1,7 +1,7 @@
-"""Real processes on this machine, of which one after the other is killed, stopped, damaged or put back in time.
+"""Real processes on this machine, of which one after the other is killed, cut off, damaged or put back in time.
 
-A hop's journal and the aggregator's are neither damaged nor restored here: by design such a node does not serve any
-more, and the federation would wait for it. `silomix simulate-faults` has those.
+A hop is not put back to an old copy here: it counts among the colluding then, and rightly does not serve any more.
+`silomix simulate-faults` has those.
 """
 
 import asyncio
@@ -16,11 +16,13 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_federation
 from silomix.runtime.core.errors import RunError
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.faults.checkable import UNIT
+from silomix.runtime.faults.harm import BEHIND, SmallDisk, Wire, can_mount, flip_fact, ports_of, put_fact
 from silomix.runtime.local import LocalFederation, create
 from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.store.home import Home
@@ -29,12 +31,18 @@ from silomix.runtime.store.modelfile import model_digest, read_model
 
 SILOS, HOPS = 4, 2
 STOPPED_S = (0.5, 3.0)
+AWAY_S = (0.5, 4.0)
+"""How long connections are cut, or a disk is full."""
+REFUSES_S = 120.0
+"""Time that a process has to end that must not run."""
 BETWEEN_S = (0.0, 1.0)
 PATIENCE_S = 240.0
 """Time for the next round after a fault. Attempts and deadlines are far shorter."""
-EVERYBODY = ("kill", "kill", "stop")
-"""Faults that any role is put through; kills twice as often."""
-SILO_ONLY = ("damage", "restore")
+KINDS = ("stop", "cut", "full", "damage", "restore", "double")
+"""What befalls a node besides being killed."""
+NOT_OF_HOPS = "restore"
+STARTS_AGAIN = ("kill", "damage", "restore")
+"""Faults with which the process is killed."""
 
 
 @dataclass
@@ -48,6 +56,8 @@ class Report:
     rounds_lost: int = 0
     applied_twice: int = 0
     wrong_sums: int = 0
+    not_refused: int = 0
+    """Processes that ran though their journal was damaged, or another with their identity ran."""
     sums_checked: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     """By role."""
@@ -55,12 +65,14 @@ class Report:
     """By role and kind."""
     recovery_s: dict[str, float] = field(default_factory=dict)
     """By role and kind of fault: the median time until the next round was applied, start-up included."""
+    left_out: tuple[str, ...] = ()
+    """Kinds of faults that cannot be had here."""
     seconds: float = 0.0
 
     @property
     def broken(self) -> bool:
         """Whether a promise was broken."""
-        return bool(self.rounds_lost or self.applied_twice or self.wrong_sums)
+        return bool(self.rounds_lost or self.applied_twice or self.wrong_sums or self.not_refused)
 
 
 class Chaos:
@@ -79,41 +91,79 @@ class Chaos:
             release_s=10,
             attempts=20,
         )
-        create(directory, SILOS, HOPS, policy=policy, silo_options=lambda i: {"silo": i})
+        federation = create(
+            directory,
+            SILOS,
+            HOPS,
+            policy=policy,
+            silo_options=lambda i: {"silo": i},
+            settings={Role.AGGREGATOR: {"keep_models": 0}},
+            listen_host=BEHIND,
+        )
         self.directory, self.told = directory, told
         self.report = Report(seed, rounds)
+        self.wires = {one.name: Wire(one.address) for one in (*federation.shufflers, federation.aggregator)}
+        self.disks: dict[str, SmallDisk] = {}
+        self._nodes = (federation.aggregator.name, federation.chain[0], federation.chain[-1], *federation.silo_names)
         self._random = Random(seed)  # noqa: S311 - one seed is one order of faults
         self._took: dict[str, list[float]] = {}
 
     async def run(self) -> Report:
-        """Run all rounds, with a fault in each."""
+        """Run all rounds: in each a process is killed, and in every other one something else befalls a node too."""
         started = time.monotonic()
-        async with LocalFederation(self.directory) as running:
-            done = await self._applied(running, 0)
-            while done is not None:
-                await asyncio.sleep(self._random.uniform(*BETWEEN_S))
-                name, kind = self._draw(running)
-                role = self._role(running, name)
-                self.told(f"round {done + 1}: {kind} {name}")
-                began = time.monotonic()
-                if not await self._strike(running, name, kind):
-                    break
-                self.report.faults[f"{role} {kind}"] += 1
-                self.report.kills[role] += kind != "stop"
-                known, done = done, await self._applied(running, done + 1)
-                if done is not None or known:
-                    self._took.setdefault(f"{role} {kind}", []).append(time.monotonic() - began)
-            await self._finished(running)
-        self.report.recovery_s = {what: round(median(took), 2) for what, took in sorted(self._took.items())}
-        self.report.seconds = round(time.monotonic() - started, 1)
-        self._judge()
+        try:
+            await self._mount()
+            for wire in self.wires.values():
+                await wire.lay()
+            async with LocalFederation(self.directory) as running:
+                done = await self._applied(running, 0)
+                while done is not None:
+                    kinds = ["kill", *([self._random.choice(KINDS)] if done % 2 else [])]
+                    done = await self._befall(running, done, kinds)
+                await self._finished(running)
+            self.report.recovery_s = {what: round(median(took), 2) for what, took in sorted(self._took.items())}
+            self.report.seconds = round(time.monotonic() - started, 1)
+            self._judge()
+        finally:
+            for wire in self.wires.values():
+                await wire.end()
+            for disk in self.disks.values():
+                disk.unmount()
         return self.report
 
-    def _draw(self, running: LocalFederation) -> tuple[str, str]:
+    async def _mount(self) -> None:
+        """Put every node's state on a disk that can be filled, if this user may."""
+        if not can_mount(self.directory / "may-mount"):
+            self.report.left_out = ("full",)
+            return
+        for name in self._nodes:
+            self.disks[name] = SmallDisk(Home(self.directory / name).state.directory)
+
+    async def _befall(self, running: LocalFederation, done: int, kinds: list[str]) -> int | None:
+        """Strike, and wait for the next round; return how many are over, or nothing if all are."""
+        began: dict[str, float] = {}
+        for kind in kinds:
+            await asyncio.sleep(self._random.uniform(*BETWEEN_S))
+            name = self._draw(running, kind)
+            self.told(f"round {done + 1}: {kind} {name}")
+            at = time.monotonic()
+            if kind in self.report.left_out or not await self._strike(running, name, kind):
+                continue
+            role = self._role(running, name)
+            began[f"{role} {kind}"] = at
+            self.report.faults[f"{role} {kind}"] += 1
+            self.report.kills[role] += kind in STARTS_AGAIN
+        after = await self._applied(running, done + 1)
+        for what, at in began.items():
+            self._took.setdefault(what, []).append(time.monotonic() - at)
+        return after
+
+    def _draw(self, running: LocalFederation, kind: str) -> str:
         f = running.federation
-        name = self._random.choice([f.aggregator.name, self._random.choice(f.chain), self._random.choice(f.silo_names)])
-        kinds = EVERYBODY + SILO_ONLY if name in f.silo_names else EVERYBODY
-        return name, self._random.choice(kinds)
+        roles = [(f.aggregator.name,), f.chain, f.silo_names]
+        if kind == NOT_OF_HOPS:
+            roles.remove(f.chain)
+        return self._random.choice(self._random.choice(roles))
 
     def _role(self, running: LocalFederation, name: str) -> str:
         f = running.federation
@@ -142,19 +192,59 @@ class Chaos:
         process = running.processes[name]
         if process.returncode is not None:
             return False
-        if kind == "stop":
-            process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(self._random.uniform(*STOPPED_S))
-            process.send_signal(signal.SIGCONT)
-            return True
-        process.kill()
-        await process.wait()
-        if kind == "damage":
-            self._damage(name)
-        elif kind == "restore":
-            self._restore(name)
-        await running.start(name)
+        match kind:
+            case "stop":
+                process.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(self._random.uniform(*STOPPED_S))
+                process.send_signal(signal.SIGCONT)
+            case "cut":
+                await self._cut(name, process.pid)
+            case "full":
+                await asyncio.to_thread(self.disks[name].fill)
+                await asyncio.sleep(self._random.uniform(*AWAY_S))
+                self.disks[name].free()
+            case "double":
+                await running.start(name)
+                second, running.processes[name] = running.processes[name], process
+                await self._refuses(second)
+            case _:
+                process.kill()
+                await process.wait()
+                await self._change(running, name, kind)
+                await running.start(name)
         return True
+
+    async def _cut(self, name: str, pid: int) -> None:
+        if name in self.wires:
+            await self.wires[name].cut(seconds=self._random.uniform(*AWAY_S))
+            return
+        ports = ports_of(pid)
+        for wire in self.wires.values():
+            await wire.cut(ports)
+
+    async def _refuses(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for a process to end with an error: it must not run."""
+        try:
+            async with asyncio.timeout(REFUSES_S):
+                self.report.not_refused += await process.wait() == 0
+        except TimeoutError:
+            self.report.not_refused += 1
+            process.kill()
+            await process.wait()
+
+    async def _change(self, running: LocalFederation, name: str, kind: str) -> None:
+        """Do something to the disk of a node that is down."""
+        if kind == "restore":
+            self._restore(name)
+        elif kind == "damage" and name in running.federation.silo_names:
+            self._damage(name)
+        elif kind == "damage":
+            journal = Home(self.directory / name).state.journal
+            fact = flip_fact(journal, self._random)
+            if fact is not None:
+                await running.start(name)
+                await self._refuses(running.processes[name])
+                put_fact(journal, fact)
 
     def _damage(self, name: str) -> None:
         """Flip a bit in every file of a silo's frozen integers and models: it must use none of them."""
@@ -166,13 +256,15 @@ class Chaos:
                 path.write_bytes(data)
 
     def _restore(self, name: str) -> None:
-        """Put a silo's state back to an earlier copy, and take a new one for the next time."""
+        """Put a node's state back to an earlier copy, and take a new one for the next time."""
         state, copy = Home(self.directory / name).state.directory, self.directory / f"copy-of-{name}"
         fresh = copy.with_suffix(".new")
         shutil.copytree(state, fresh)
         if copy.exists():
-            shutil.rmtree(state)
-            copy.rename(state)
+            for path in state.iterdir():  # what is below: the directory may be a disk of its own
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.copytree(copy, state, dirs_exist_ok=True)
+            shutil.rmtree(copy)
         fresh.rename(copy)
 
     # Judging

@@ -13,13 +13,27 @@ from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import aggregator as steps
 from silomix.runtime.core.protocol import shuffler
+from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import Accusation, Bond, Manifest
 from silomix.runtime.core.protocol.release import Ready, Signatures
-from silomix.runtime.core.protocol.roundlog import Outcome, Record
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, computed_digest
 from silomix.runtime.faults.disk import MemoryJournal
 from silomix.runtime.faults.process import Node
-from silomix.runtime.faults.streams import Event, GetSum, News, Passage, Probe, Relay, Store, Wanted, Watch, opened
+from silomix.runtime.faults.scene import identity
+from silomix.runtime.faults.streams import (
+    Event,
+    GetModel,
+    GetSum,
+    News,
+    Passage,
+    Probe,
+    Relay,
+    Store,
+    Wanted,
+    Watch,
+    opened,
+)
 from silomix.runtime.faults.world import Killed, Reply
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.net.history import read_transcript, write_transcript
@@ -69,6 +83,8 @@ class Lead(Node):
         """By hop: when it last said that it is there."""
         self.watched: dict[str, float] = {}
         """By silo: when it last asked for news."""
+        self.computed: dict[bytes, dict[str, bytes]] = {}
+        """By record: the silos that have computed its model."""
         self.passage: Passage | None = None
         self.taken = b""
         self.published = self.core.log.round - (not self.core.counts)
@@ -378,10 +394,20 @@ class Lead(Node):
                 raise ConnectionResetError("the hops are being heard")
             case Watch(have):
                 self.watched[sender] = self.world.now
+                if request.record == self.core.log.head and request.signature:
+                    verify(identity(sender).public, computed_digest(request.record, sender), request.signature, sender)
+                    self.computed[request.record] = {**self.computed.get(request.record, {}), sender: request.signature}
                 if have > self.published:
                     raise PeerFault(Reason.WRONG_HEAD, "restored from an old copy")
                 now = self.core.manifest if self.core.phase in ASKING else None
                 reply(self._news(have, now))
+            case GetModel(record_):
+                if (
+                    record_ != self.core.log.head
+                    or self.core.log.model != self.scene.digests(self.model, self.state)[0]
+                ):
+                    raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
+                reply((write_model(self.scene.schema, self.model), self.computed.get(record_, {})))
             case GetSum(round_):
                 records = self.core.log.records
                 record = records[round_] if 0 < round_ < self.published else None

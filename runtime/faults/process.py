@@ -81,8 +81,7 @@ class Node:
             self.backups = [self.disk.copy()]
             self.scene.watch.restored(self.name)
         elif world.strikes("damage"):
-            what = self.disk.damage(world.random)
-            self.scene.watch.damage[what] += 1
+            self.scene.watch.damaged(self.name, self.disk.damage(world.random))
         world.after(world.between(AWAY_S), self.wake)
 
     def mend(self) -> None:

@@ -71,7 +71,8 @@ class Run:
     def _mend(self) -> None:
         for node in self.nodes:
             node.mend()
-        # An aggregator that lost its disk does not know yet which rounds are over: hops do.
+        # An aggregator that lost its disk does not know yet which rounds are over: hops do. One that did not knows of
+        # every record that a hop can have, since it writes a record down before it shows it to anybody.
         self._since = max(self.lead.core.round, *(hop.core.log.round for hop in self.hops.values()))
 
     def run(self) -> Result:

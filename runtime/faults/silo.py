@@ -12,12 +12,13 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, UserError
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.protocol import silo
+from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Manifest, Receipt, body_root, trailer_digest
-from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record
+from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record, computed_digest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.faults.disk import MemoryJournal
 from silomix.runtime.faults.process import RETRY_S, Node
-from silomix.runtime.faults.streams import GetSum, News, Submit, Wanted, Watch, chunk_of, cover, cut, parts_of
+from silomix.runtime.faults.streams import GetModel, GetSum, News, Submit, Wanted, Watch, chunk_of, cover, cut, parts_of
 from silomix.runtime.faults.world import Reply
 from silomix.runtime.net.answers import ANSWERS
 from silomix.runtime.nodes.facts import read_silo, write_silo
@@ -39,6 +40,8 @@ class Silo(Node):
         for fact in read_silo(self.journal):
             self.core.recall(fact)
         self.at, (self.model, self.state) = 0, self.scene.first
+        self.own = True
+        """Whether it has computed its model, and not adopted it."""
         any(self._load(record) for record in reversed(self.core.log.records[1:]))
         self.following = False
         self.taking: Manifest | None = None
@@ -64,8 +67,14 @@ class Silo(Node):
             if self.life == life and self.up and isinstance(answer, News):
                 self.doing(lambda: self._heard(answer))
 
-        self.world.send(self.name, self.scene.lead, Watch(self.core.log.round), hear)
+        self.world.send(self.name, self.scene.lead, self._watch(), hear)
         self.later(POLL_S, self.started)
+
+    def _watch(self) -> Watch:
+        log = self.core.log
+        if not self.own or self.at != log.round - 1 or not log.records:
+            return Watch(log.round)
+        return Watch(log.round, log.head, self.identity.sign(computed_digest(log.head, self.name)))
 
     def remember(self, fact: silo.Fact) -> None:
         """Write a fact."""
@@ -124,19 +133,45 @@ class Silo(Node):
 
     def _computed(self, record: Record, answer: Any) -> bool:
         if isinstance(answer, PeerFault):
+            self._adopt(record)
             return False
         transcript, body = answer
         try:
             found = self.scene.compute(transcript, body.copy(), record, self.model, self.state)
         except PeerFault as fault:  # what the aggregator has kept is damaged: it is asked again
             self.scene.watch.refusals[fault.reason] += 1
+            self.scene.watch.refuses(self.name, record, str(fault))
             return False
         self.scene.watch.computes(self.name, record, self.scene.digests(*found))
-        (self.model, self.state), self.at, self.following = found, record.round, False
+        (self.model, self.state), self.at, self.following, self.own = found, record.round, False, True
         with suppress(OSError):  # it is computed again after a restart
             self.disk.put_file(f"model-{record.model_after.hex()}", write_model(self.scene.schema, self.model))
         self._follow()
         return True
+
+    def _adopt(self, behind: Record) -> None:
+        """Take the newest model if a majority of the roster has computed it: the sum of a round is kept no more."""
+        newest, life = self.core.log.records[-1], self.life
+
+        def hear(answer: Any) -> None:
+            late = (
+                self.life != life or not self.up or self.at + 1 != behind.round or self.core.log.head != newest.digest
+            )
+            if late or isinstance(answer, PeerFault | OSError):
+                return
+            data, computed = answer
+            for name, signature in computed.items():
+                key = self.scene.federation.member(name).key
+                verify(key, computed_digest(newest.digest, name), signature, name)
+            _, tensors = read_model(data)
+            if 2 * len(computed) > len(self.scene.federation.silos):
+                found = self.scene.digests(tensors, self.scene.first[1])  # the average keeps no state
+                self.scene.watch.computes(self.name, newest, found)
+                self.model, self.state, self.own = tensors, self.scene.first[1], False
+                self.at, self.following = newest.round, False
+                self._follow()
+
+        self.world.send(self.name, self.scene.lead, GetModel(newest.digest), lambda a: self.doing(lambda: hear(a)))
 
     # The body
 

@@ -59,9 +59,11 @@ class Relay:
 
 @dataclass(frozen=True)
 class Watch:
-    """A silo asks what is new, and says how many records it has."""
+    """A silo asks what is new, and says how many records it has, and whether it has computed the last one's model."""
 
     records: int
+    record: bytes = b""
+    signature: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ class Wanted:
     """The aggregator has lost a model."""
 
     model: bytes
+
+
+@dataclass(frozen=True)
+class GetModel:
+    """A silo asks for the newest model, and for the word of those who have computed it."""
+
+    record: bytes
 
 
 @dataclass(frozen=True)

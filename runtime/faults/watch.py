@@ -40,8 +40,8 @@ class Watcher:
         """By model: the cohorts whose sum can be read."""
         self.regained = 0
         """Models that an aggregator got back from a silo."""
-        self.applied: dict[int, tuple[str, ...]] = {}
-        """By round: the silos of the sum that was applied. Should it be lost before the record, the same send again."""
+        self.applied: dict[bytes, tuple[tuple[str, ...], Vector]] = {}
+        """By model: the silos of the sum that was made into the next one, and that sum."""
         self.counted: dict[int, bytes] = {}
         """By round: the record that counts."""
         self._shown: dict[bytes, set[str]] = {}
@@ -52,6 +52,12 @@ class Watcher:
         self._signed: dict[tuple[str, bytes], bytes] = {}
         self._sealed: dict[bytes, bytes] = {}
         self._logs: dict[str, Record] = {}
+        self._made: dict[int, bytes] = {}
+        """By round: the record that the aggregator signed first."""
+        self._stored: dict[bytes, set[str]] = {}
+        """By record: the hops that have it on their disks."""
+        self._damaged: set[str] = set()
+        """Nodes of whose disks a bit was flipped."""
         self._vectors: dict[bytes, Vector] = {}
         self._sent: dict[bytes, list[bytes]] = {}
         self._sent_for: dict[tuple[str, bytes], bytes] = {}
@@ -70,6 +76,11 @@ class Watcher:
             seen.pop(name, None)
         if name in self.scene.federation.chain:
             self.stops.add("hop restored from an old copy")
+
+    def damaged(self, name: str, what: str) -> None:
+        """A bit of a node's disk was flipped."""
+        self.damage[what] += 1
+        self._damaged.add(name)
 
     def refused_to_start(self, name: str, why: str) -> None:
         """A node said that it cannot start with its disk."""
@@ -105,6 +116,7 @@ class Watcher:
         """A fact is durable."""
         match fact:
             case shuffler.Stored(record) | silo.Stored(record) | aggregator.Recorded(record):
+                self._makes(name, record)
                 self._records(name, record)
             case aggregator.Sealed():
                 self._sealed[fact.bond.manifest] = fact.agreed
@@ -163,6 +175,26 @@ class Watcher:
 
     # The log
 
+    def _makes(self, name: str, record: Record) -> None:
+        """An aggregator signs one record of a round, unless its disk has lost the first and nobody can tell it.
+
+        Such a one was on its way to hops when the disk was put back. If a hop that this process has heard had stored
+        it, the process knows of it. A hop that was away may hold it all the same: once it is asked to store the other
+        it holds two, and that is a fork, whoever had an old disk.
+        """
+        if name in self.scene.federation.chain:
+            self._stored.setdefault(record.digest, set()).add(name)
+        if name != LEAD or self.scene.shape.lies:
+            return
+        known = self._made.setdefault(record.round, record.digest)
+        if known == record.digest:
+            return
+        self.expect(name in self.tainted, f"the aggregator signed two records of round {record.round}")
+        heard = set(self.scene.world.nodes[LEAD].core.heard)
+        told = (self._stored.get(known, set()) & heard) - self.tainted
+        self.expect(not told, f"the aggregator signed a second record of round {record.round}, though {told} has one")
+        self._made[record.round] = record.digest
+
     def _records(self, name: str, record: Record) -> None:
         try:
             check_countersigned(record, self.scene.federation)
@@ -205,6 +237,11 @@ class Watcher:
             known = self._sent_for.setdefault((name, m.model), fast_hash(body.data))
             self.expect(known == fast_hash(body.data), f"{name} sent other integers for the same model")
 
+    def refuses(self, name: str, record: Record, why: str) -> None:
+        """A silo refuses a sum that it was given: an honest aggregator with a whole disk gives the one on record."""
+        honest = LEAD not in self.tainted | self._damaged and not self.scene.shape.lies
+        self.expect(not honest, f"{name} was given another sum of round {record.round} than is on record: {why}")
+
     def computes(self, name: str, record: Record, found: tuple[bytes, bytes]) -> None:
         """A silo has computed the model that a record names."""
         self.expect(found == (record.model_after, record.state_after), f"{name} computed another model than on record")
@@ -231,9 +268,20 @@ class Watcher:
             expected = self.scene.vector(name, m.applied, 0)
             self.expect(digits[:2] == expected[:2], f"{name} is in round {m.round} with another model's integers")
         self.expect(max(total) < 4 ** len(self.scene.federation.silos), f"the sum of round {m.round} is {total}")
-        if LEAD not in self.tainted and not self.scene.shape.lies:
-            known = self.applied.setdefault(m.round, transcript.cohort.silos)
-            self.expect(known == transcript.cohort.silos, f"round {m.round} was applied twice, with two sums")
+        self._once(m, transcript.cohort.silos, total)
+
+    def _once(self, m: Manifest, silos: tuple[str, ...], total: Vector) -> None:
+        """A model is stepped from with one sum, whatever happened to the aggregator.
+
+        A sum that was lost before its round was on record is made again, in a further attempt or a further round. It
+        must be the same one: of the same silos, and to the digit, since a silo sends the same integers for the same
+        model. Only a silo whose disk was put back may have trained anew.
+        """
+        known, before = self.applied.setdefault(m.model, (silos, total))
+        self.expect(known == silos, f"round {m.round} was applied twice, with the sums of two cohorts")
+        for place, name in enumerate(self.scene.federation.silo_names):
+            same = all(a // 4**place % 4 == b // 4**place % 4 for a, b in zip(before, total, strict=True))
+            self.expect(same or name in self.tainted, f"round {m.round} was applied twice: {name} differs in the sums")
 
     # The end
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 LATENCY_S = (0.01, 0.2)
 HELD_BACK_S = (1.0, 90.0)
@@ -55,6 +55,7 @@ class Process(Protocol):
     name: str
     life: int
     up: bool
+    core: Any
 
     def handle(self, sender: str, request: object, reply: "Reply") -> None:
         """Take a message in."""

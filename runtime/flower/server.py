@@ -1,8 +1,8 @@
 """The server's side: a Grid that returns one reply, with the weighted mean, in place of the clients' own."""
 
-import atexit
 import contextlib
 import logging
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class Protected(Grid):
         self._weighted_by = str(getattr(strategy, "weighted_by_key", EXAMPLES))
         self._key = str(getattr(strategy, "arrayrecord_key", ARRAYS))
         self._stack = contextlib.ExitStack()
+        # An app makes a Grid for one run and never closes it: its nodes end with the Grid, or with the process.
+        self._close = weakref.finalize(self, self._stack.close)
         self._told: set[str] = set()
         self._stay: list[str] | None = None
         """The arrays that do not travel, once the first round has shown which they are."""
@@ -70,12 +72,10 @@ class Protected(Grid):
                 f"{where} holds neither {FEDERATION_FILE} nor {NODE_FILE}: give the aggregator's directory, or that of "
                 "a federation to simulate, as silomix.runtime.outside.create wrote it"
             )
-        atexit.register(self.close)
 
     def close(self) -> None:
-        """Stop the nodes that run here. It is called when the process ends, if nobody does before."""
-        atexit.unregister(self.close)
-        self._stack.close()
+        """Stop the nodes that run here. It is called when nobody has this Grid any more, if nobody does before."""
+        self._close()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages, and return the mean of what they brought about: one reply, beside those that are errors."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import sys
 import tempfile
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from silomix.runtime.config.kinds import Role
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.texts import Value
 from silomix.runtime.core.errors import Reason, RunError
 from silomix.runtime.core.numbers.schema import Array, Schema
@@ -168,7 +170,8 @@ def run(
     options    arguments of the factory, the same for all silos
     policy     everything else that the silos agree on
     auditable  keep what `audit` needs: the aggregator's capture, and the silos' updates in clear
-    show       is told how it is going; without it, what nodes warn of becomes a SilomixWarning at the end
+    show       is told how it is going; without it, what nodes warn of becomes a SilomixWarning at the end, but for
+               trouble between nodes that they got over
 
     It works in a script and in a notebook, which has an event loop of its own.
 
@@ -211,7 +214,8 @@ def run(
             history = made.keep()
         done = _done(made, history, tasks, before, seconds, collected, keep=out is not None)
     if show is None:
-        for sentence in sentences(collected):
+        lasting = [remark for remark in collected if done.abandoned or not remark.passing]
+        for sentence in sentences(lasting):
             warnings.warn(sentence, SilomixWarning, stacklevel=2)
     return done
 
@@ -257,7 +261,12 @@ def _create(
     if auditable:
         settings = {Role.AGGREGATOR: {"capture": CAPTURE_DIRECTORY}, Role.SILO: {"keep_updates": True}}
     home = out / FEDERATION
-    federation = create(home, silos, shufflers, policy=policy, task=tasks.judge, settings=settings)
+    try:
+        federation = create(home, silos, shufflers, policy=policy, task=tasks.judge, settings=settings)
+    except ConfigError as error:
+        if error.key and not error.file.is_file():  # nobody has seen the file in which it would have stood
+            error.args = (f"{error.key}: {error.problem}",)
+        raise
     return RunFiles(home, out, federation)
 
 
@@ -271,7 +280,7 @@ async def _run(place: RunFiles, tasks: Tasks, auditable: bool, show: Show) -> fl
             await _watch(inside, show)
         return time.monotonic() - began
     show(News("compiling kernels"))
-    await asyncio.to_thread(_warm)
+    await _warm()
     began = time.monotonic()
     capture = (f.aggregator.name,) if auditable else ()
     local = LocalFederation(place.home, capture=capture, evaluate=True, keep_updates=auditable)
@@ -281,11 +290,22 @@ async def _run(place: RunFiles, tasks: Tasks, auditable: bool, show: Show) -> fl
     return time.monotonic() - began
 
 
-def _warm() -> None:
-    """Compile once, so that the processes to come find the machine code in the cache."""
-    from silomix.runtime.bench.warm import warm_kernels
+async def _warm() -> None:
+    """Compile once, so that the processes to come find the machine code in the cache.
 
-    warm_kernels()
+    A compiler in a thread of this process would go on after Ctrl-C. If it fails, each node compiles for itself.
+    """
+    command = (sys.executable, "-P", "-m", "silomix.runtime.cli", "warm")
+    nothing = asyncio.subprocess.DEVNULL
+    compiling = await asyncio.create_subprocess_exec(
+        *command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
+    try:
+        await compiling.wait()
+    finally:
+        if compiling.returncode is None:
+            compiling.kill()
+            await compiling.wait()
 
 
 async def _watch(running: Running, show: Show) -> None:
@@ -334,7 +354,7 @@ class Hope:
                 why = remark.message.removeprefix(f"{OUT_OF_ROUND}: ")
                 self._out.setdefault(remark.round, {}).setdefault(remark.node, why)
         for round_, out in self._out.items():
-            left, least = len(self._federation.draw(round_)) - len(out), self._federation.minimum_cohort
+            left, least = self._federation.drawn - len(out), self._federation.minimum_cohort
             silo, why = next(iter(out.items()))
             if left < least:
                 raise RunError(

@@ -22,6 +22,7 @@ from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.check.blame import EquivocationError
 from silomix.runtime.core.protocol.check.said import CheckTranscript, checks
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.identity import verify
@@ -45,8 +46,9 @@ from silomix.runtime.net.version import PROTOCOL
 from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_bond, write_manifest
 from silomix.runtime.nodes.check.lead import Checking
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
+from silomix.runtime.nodes.lead.collect import collect
 from silomix.runtime.nodes.lead.recovery import Recovery
-from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, RollCall, meaning
+from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, Probation, RollCall, meaning
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import RETRY_S, Driver, Node
@@ -139,6 +141,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.events.on_presence = self._lookout.hint
         self.missing_hops: dict[str, str] = {}
         """Hops that do not answer now, and why."""
+        self._probation = Probation()
         self._rollcall = RollCall(self._is_there, self._called)
 
     def _load(self, newest: bytes | None) -> bytes:
@@ -346,6 +349,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 async with self._news:
                     self._published, self.computed = record.round + 1, {}
                     self._news.notify_all()
+                with suppress(OSError):  # they go with the next record
+                    await self.work(collect, self.config.state, self.core.log, self.history, self.config.keep_models)
             case core.Switch(epoch):
                 self.spawn(self._hand_over(epoch))
             case core.GiveUp():
@@ -519,14 +524,19 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         if self.core.phase is FINISHED:
             return
         if not why:
-            if hop in self.missing_hops:
+            back = self._probation.over(hop, self.clock())
+            if hop in self.missing_hops and (back or not self._spared(hop)):
                 del self.missing_hops[hop]
                 self.log.info("the hop is back: the next attempt passes it again", peer=hop)
                 self.events.round("hop_back", self.core.round, self.core.attempt, hops=(hop,))
                 if self.hop_states.get(hop) == "unreachable":
                     self._hop(hop, "ready")
                 await self.insist(core.HopBack(hop, self.clock()))
+            elif hop in self.missing_hops:
+                due = self._probation.due_s(hop)
+                self.missing_hops[hop] = f"it was lost again and again, and is to answer for {due:.0f} s first"
             return
+        self._probation.silent(hop)
         if seconds >= SILENT_S:
             said = hop in self.missing_hops
             self.missing_hops[hop] = why
@@ -536,7 +546,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.log.error(f"hop does not answer: {why}; {means}", peer=hop)
                 self.events.round("hop_lost", self.core.round, self.core.attempt, hops=(hop,))
         if seconds >= GONE_S:
+            if hop not in self.core.gone:
+                self._probation.lost(hop)
+                if due := self._probation.due_s(hop):
+                    self.log.warning(f"lost again: rounds pass it when it has answered for {due:.0f} s", peer=hop)
             await self.insist(core.HopGone(hop, f"lost: {why}", self.clock(), tuple(self.present)))
+
+    def _spared(self, hop: str) -> bool:
+        """Whether rounds go on without a hop that counts as lost."""
+        here = set(self.federation.chain) - self.core.gone
+        return hop in self.core.gone and len(here) >= self.federation.chain_rule.minimum
 
     async def _ask_head(self, hop: str, life: bytes) -> None:
         def wanted() -> bool:
@@ -729,7 +748,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         left = self._opened_at + self.limits.round_s + LATE_S - self.clock()
         async with in_time(left, f"{peer} did not come to an end in time"):
             receiving = passage.receive(frames, peer, self.federation, header_in, cohort_in)
-            root = await passage.unless_refused(receiving)
+            try:
+                root = await passage.unless_refused(receiving)
+            except EquivocationError as error:
+                await self.step(core.LieSeen(error.verdict, self.clock()))
+                raise
         passage.received_bytes = frames.bytes
         if self.passage is not passage:
             raise PeerFault(Reason.WRONG_ATTEMPT, "the attempt was given up")

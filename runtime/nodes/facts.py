@@ -84,7 +84,7 @@ def _statement(attempt: int, said: Statement) -> bytes:
     return json.dumps(value).encode()
 
 
-def _stated(round_: int, manifest: str, value: bytes) -> shuffler.Stated:
+def _read_statement(value: bytes) -> tuple[int, Statement]:
     fact = json.loads(value)
     said = Statement(
         fact["name"],
@@ -93,7 +93,7 @@ def _stated(round_: int, manifest: str, value: bytes) -> shuffler.Stated:
         tuple(read_scalars(bytes.fromhex(one), fact["shape"]) for one in fact["scalars"]),
         bytes.fromhex(fact["signature"]),
     )
-    return shuffler.Stated(round_, fact["attempt"], bytes.fromhex(manifest), said)
+    return fact["attempt"], said
 
 
 def _read(journal: Journal, kind: str, make: Callable[[int, str, bytes], T]) -> Iterator[T]:
@@ -158,6 +158,10 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     def accused(round_: int, _: str, value: bytes) -> shuffler.Accused:
         return shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))
 
+    def stated(round_: int, manifest: str, value: bytes) -> shuffler.Stated:
+        attempt, said = _read_statement(value)
+        return shuffler.Stated(round_, attempt, bytes.fromhex(manifest), said)
+
     yield from _read(journal, "heard", lambda _, __, life: shuffler.Heard(life))
     for record in read_log(journal):
         yield shuffler.Stored(record)
@@ -171,7 +175,7 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     yield from _read(journal, "signed", signed)
     yield from _read(journal, "released", released)
     yield from _read(journal, "accused", accused)
-    yield from _read(journal, "stated", _stated)
+    yield from _read(journal, "stated", stated)
     yield from _read(journal, "convicted", lambda round_, silo, value: shuffler.Convicted(round_, silo, value))
 
 
@@ -269,8 +273,7 @@ def write_silo(journal: Journal, fact: silo.Fact) -> None:
             value = json.dumps({"attempt": fact.attempt, "context": fact.context.hex()}).encode()
             journal.put("tossed", fact.round, fact.manifest.hex(), value)
         case silo.Stated():
-            value = json.dumps({"attempt": fact.attempt, "coin": fact.coin.hex()}).encode()
-            journal.put("stated", fact.round, fact.manifest.hex(), value)
+            journal.put("stated", fact.round, fact.manifest.hex(), _statement(fact.attempt, fact.statement))
 
 
 def read_silo(journal: Journal) -> Iterator[silo.Fact]:
@@ -289,8 +292,8 @@ def read_silo(journal: Journal) -> Iterator[silo.Fact]:
         return silo.Tossed(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["context"]))
 
     def stated(round_: int, manifest: str, value: bytes) -> silo.Stated:
-        fact = json.loads(value)
-        return silo.Stated(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["coin"]))
+        attempt, said = _read_statement(value)
+        return silo.Stated(round_, attempt, bytes.fromhex(manifest), said)
 
     yield from _read(journal, "joined", joined)
     yield from _read(journal, "tossed", tossed)

@@ -17,6 +17,7 @@ from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
+from silomix.runtime.core.protocol.check.said import relayed
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import (
     Tensors,
@@ -65,6 +66,10 @@ class Follower:
         self._known = b""
         self._past: tuple[bytes, Tensors] = (b"", {})
         """The model before this one, with its digest, if bounds follow from it."""
+        self._own = False
+        """Whether this silo has computed the model that is here, and not adopted it."""
+        self._told = b""
+        """The record that the aggregator was last told of: that this silo has computed its model."""
         self.liar = read_lie(node.journal)
         """What the aggregator was caught with, also before a restart."""
 
@@ -94,9 +99,21 @@ class Follower:
                 await self._node.work(self._load)
             while self.at < self._log.round - 1:
                 await self._advance()
+            if self._own and self._told != self._log.head:
+                self._told = self._log.head
+                self._node.spawn(self._confirm(self._told))
             if wanted and self._log.model != wanted:  # its round ended meanwhile: what is here is the next one
                 raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model
+
+    async def tell_again(self) -> None:
+        """Say once more what was computed: the aggregator may have been started again, and does not write it down.
+
+        A silo that comes late to a restored aggregator, which has no old sums, can go on only by these words.
+        """
+        self._told = b""
+        if self._log.records:
+            await self.follow()
 
     async def file_of(self, digest: bytes, *, state: bool) -> bytes | None:
         """Return a model that is here as a file, or the server's state beside it; nothing if it is not."""
@@ -173,16 +190,17 @@ class Follower:
         transcript, body = await self._download(record)
         model, state = await self._node.work(self._step, record, transcript, body)
         self._take(model, state)
+        self._own = True
         self._node.metrics.phase_took("follow", self._node.clock() - started)
         self._node.log.info("computed the model", round=record.round, cohort=len(record.silos))
         if record.digest == self._log.head:
-            self._node.spawn(self._confirm(record))
             self._node.spawn(self._keep(record, model, state))
 
     def _step(self, record: Record, transcript: Transcript, body: Bytes) -> tuple[Tensors, Tensors]:
         federation = self._log.of(record)  # as it was then
         check_transcript(transcript, record, federation, known=self._known)
-        check_root(body, transcript)
+        with relayed(federation):
+            check_root(body, transcript)
         uncover(body, transcript)
         manifest = transcript.manifest
         mean = decode(body, manifest, len(transcript.cohort.participants), federation)
@@ -237,11 +255,11 @@ class Follower:
             raise PeerFault(Reason.WRONG_SEQUENCE, "a released sum ended early", peer=self._aggregator)
         return transcript, body
 
-    async def _confirm(self, record: Record) -> None:
+    async def _confirm(self, record: bytes) -> None:
         """Tell the aggregator, for the sake of silos that come late. If it does not hear, nothing is lost."""
         name = self._node.config.name
-        signature = self._node.identity.sign(computed_digest(record.digest, name))
-        request = services_pb2.ConfirmRequest(record_digest=record.digest, signature=signature)
+        signature = self._node.identity.sign(computed_digest(record, name))
+        request = services_pb2.ConfirmRequest(record_digest=record, signature=signature)
         what = method("AggregatorService", "Confirm")
         try:
             line = self._node.line(self._aggregator)
@@ -294,6 +312,7 @@ class Follower:
         if (model_digest(schema, model), self._state_digest(state)) != (record.model_after, record.state_after):
             return False
         self.model, self._state, self.at = model, state, record.round
+        self._own = True  # nothing else is kept
         return True
 
     # Taking a model as it is
@@ -312,16 +331,17 @@ class Follower:
             schema = self._optimiser.state_schema(self._schema)
             state = await self._node.work(_announced_model, raw, record.state_after, schema)
         self._take(model, state)
+        self._own = False
         return computed
 
     async def _adopt(self, record: Record) -> None:
         """Take a model that a majority of the roster has computed; whoever adopts one does not sign for it."""
-        before = self.model, self._state
+        before = self.model, self._state, self._own
         computed = await self._fetch(record)
         try:
             self._check_majority(record, computed)
         except PeerFault:
-            self.model, self._state = before
+            self.model, self._state, self._own = before
             raise
         self._node.log.info("adopted the model that a majority of silos computed", round=record.round)
 

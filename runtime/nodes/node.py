@@ -90,7 +90,7 @@ class Node:
         self.metrics.plan(wire_bits(granularity, self.federation.plan))
         policy = self.federation.policy
         self.metrics.minimum_cohort(self.federation.minimum_cohort)
-        self.metrics.policy(len(self.federation.draw(1)), policy.rounds, policy.deadline_s + 2 * policy.release_s)
+        self.metrics.policy(self.federation.drawn, policy.rounds, policy.deadline_s + 2 * policy.release_s)
         if self.tls is not None:
             self.metrics.certificate_expires(self.tls.expires)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix=config.name)

@@ -22,6 +22,7 @@ from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Context, Secret, commitment, mask_streams, unseal
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.check.blame import check_told_once
 from silomix.runtime.core.protocol.check.said import SignedRoot, check_bodies, checks
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity
@@ -218,7 +219,10 @@ class Passage:
             elif kind == "chunk" and self.cohort is not None:
                 await self.take(frame.chunk)
             elif kind == "trailer":
-                await self.trailed(*self.check_trailer(frame.trailer, sender, federation))
+                came, trails, bodies = self.check_trailer(frame.trailer, sender, federation)
+                if checks(federation):  # a broken stream that begins anew ends as it would have ended
+                    check_told_once(self.trails, trails, self.manifest, federation)
+                await self.trailed(came, trails, bodies)
                 return self.came
             else:
                 raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} out of turn", peer=sender)

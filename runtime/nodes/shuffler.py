@@ -18,6 +18,7 @@ from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
+from silomix.runtime.core.protocol.check.blame import Charge, EquivocationError, Verdict
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES
 from silomix.runtime.core.protocol.identity import verify
@@ -56,6 +57,7 @@ from silomix.runtime.net.wire import (
     write_round_key,
 )
 from silomix.runtime.nodes.check import hop as checking
+from silomix.runtime.nodes.check.evidence import keep
 from silomix.runtime.nodes.facts import read_shuffler, sweep_pads, write_shuffler
 from silomix.runtime.nodes.node import Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
@@ -255,7 +257,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             case core.Release(cohort, grouping, pad):
                 self.metrics.phase_took("collect", self.clock() - self._opened_at)
                 self.metrics.cohort(len(cohort.participants))
-                self.log.info("releasing", cohort=len(cohort.participants))
+                early = {"waits_s": f"{self.core.pace.patience_s:.1f}"} if self.core.pace.share else {}
+                self.log.info("releasing", cohort=len(cohort.participants), **early)
                 assert self.passage is not None
                 seal, length = b"" if grouping is None else grouping.seal, self.passage.manifest.chunk_parameters
                 self.passage.cover = Cover(pad, PadContext(cohort.digest, seal, self.config.name, length))
@@ -288,11 +291,21 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 | Remember()
             ):
                 pass  # the handler that stepped answers with these
+            case core.Convict(_, _, verdict):
+                await self._convict(verdict)
             case core.Defend(defence):
                 self.metrics.rejected(Reason.TAMPERED)
                 who = defence.name or "nobody else"
                 self.log.error(f"the tamper check failed here, and this hop shows that {who} lied", peer=defence.name)
         return None
+
+    async def _convict(self, verdict: Verdict) -> None:
+        """Keep the evidence against somebody, and tell operators."""
+        vector = self._checked().sum if verdict.case.charge is Charge.ARRIVAL else None
+        path = await self.work(keep, self.config.state.evidence, verdict.case, vector)
+        self.metrics.rejected(Reason.TAMPERED)
+        what = f"TAMPERED: {verdict.sentence}; the evidence is in {path}"
+        self.log.error(what, peer=verdict.culprit, reason=str(Reason.TAMPERED))
 
     def _checked(self) -> SumPassage:
         """The attempt whose coin is to be answered."""
@@ -328,7 +341,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self._rows[header.silo] = await self.work(spool.keep)
         except OSError as error:
             return core.Spoiled(header.manifest, str(error))
-        return core.Counted(header)
+        return core.Counted(header, self.clock())
 
     async def _release(self, effect: core.Release, passage: Passage) -> None:
         started, rows, cohort, grouping = self.clock(), self._rows, effect.cohort, effect.grouping
@@ -470,7 +483,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             return self.step(core.CohortIn(cohort, groups if isinstance(groups, Grouping) else None))
 
         async def come_through() -> bytes:
-            root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
+            try:
+                root = await passage.receive(frames, peer, self.federation, header_in, cohort_in)
+            except EquivocationError as error:
+                await self.step(core.LieSeen(error.verdict))
+                raise
             await delivered.wait()
             return root
 
@@ -673,6 +690,9 @@ class _Service:
         manifest = digest_field(request.manifest_digest, "the manifest digest")
         check = read_check(request.check, node.federation.plan) if request.HasField("check") else None
         effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails)), request.life, check))
+        for effect in effects:
+            if isinstance(effect, core.Convict):
+                raise PeerFault(Reason.TAMPERED, effect.verdict.sentence, peer=effect.verdict.culprit)
         answer = next(e for e in effects if isinstance(e, core.Agree))
         await call.answer(services_pb2.AgreeResponse(signature=answer.signature))
 

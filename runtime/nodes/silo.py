@@ -96,8 +96,12 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
         async for attempt in backoff(wake=wake):
             self.redial(aggregator)
+            new_line = True
             try:
                 async for news in self._news(aggregator):
+                    if new_line:
+                        new_line = False
+                        self.spawn(self._tell_again())
                     if news.WhichOneof("news") == "finished":
                         if self._busy is not None:
                             self._busy.cancel()
@@ -178,7 +182,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _drawn(self, record: Record) -> tuple[str, ...]:
         applied = sum(one.outcome is Outcome.APPLIED for one in self.core.log.records[: record.round])
-        return self.core.log.of(record).draw(applied + 1)
+        return self.core.log.of(record).draw(applied + 1, record.model_before)
 
     async def _follow(self) -> None:
         """Compute the newest model, whether or not this silo is part of the next round."""
@@ -189,6 +193,11 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
         if self._wanted is not None:
             await self._give(self._wanted)
+
+    async def _tell_again(self) -> None:
+        """Tell an aggregator that may be a new process which model this silo has computed."""
+        with suppress(Fault):  # what is wrong is said where it matters: when the model is wanted
+            await self.follower.tell_again()
 
     async def _give(self, wanted: services_pb2.Wanted) -> None:
         """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself."""
@@ -251,6 +260,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 scalars = await self.work(measure, held, coin)
                 return core.Measured(manifest_digest, coin, scalars)
             case core.Answer(said):
+                self._counted.set()  # also where it was answered before a restart
                 self._drop_held()
                 self.spawn(self._say(services_pb2.SayRequest(statement=write_statement(said)), self.core.current))
             case core.Done(manifest):
@@ -518,12 +528,10 @@ class _Masking:
             part = self._part(index * sum(self._mode.sizes(0)), sum(sizes)).data
             planes = [part[sum(sizes[:j]) : sum(sizes[: j + 1])] for j in range(len(sizes))]
         else:
-            n = self.layout.length(index)
             plain = self._held.plain(index)
             masked = self._masked[: len(plain)]
             masked[:] = plain
-            for stream in self._streams:
-                stream.apply(masked, index, n)
+            self._held.cover(index, masked, self._streams)
             planes = self.layout.planes(masked.data, index)
         return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
 

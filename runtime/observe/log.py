@@ -26,8 +26,10 @@ STYLES = ("console", "json")
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What a field becomes before it is written."""
 
-_elsewhere: TextIO | None = None
-"""Where logs go in place of standard error, while `redirected`."""
+HERE = "local"
+"""Whose log it is when no node speaks, but the program that runs them all."""
+_elsewhere: list[TextIO] = []
+"""Where logs go in place of standard error, while `redirected`: the last one. Any of them may end first."""
 _ROOT = "silomix"
 _FIELDS = "silomix_fields"
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", _FIELDS}
@@ -40,7 +42,7 @@ def setup(style: str, node: str, level: int | str = "INFO", stream: TextIO | Non
     """
     if style not in STYLES:
         raise ValueError(f"the style of a log is one of {', '.join(STYLES)}, not {style!r}")
-    handler = _Handler(stream or _elsewhere or sys.stderr)
+    handler = _Handler(stream or (_elsewhere[-1] if _elsewhere else sys.stderr))
     handler.setFormatter((_Json if style == "json" else _Console)(node))
     root = logging.getLogger()
     _let_go(root)
@@ -56,15 +58,17 @@ def _let_go(root: logging.Logger) -> None:
 
 @contextmanager
 def redirected(stream: TextIO) -> Iterator[None]:
-    """Send the logs of the nodes that start in this process from here on to a stream, and nowhere afterwards."""
-    global _elsewhere
-    before, _elsewhere = _elsewhere, stream
+    """Send the logs of the nodes in this process to a stream, and afterwards to whoever else redirects them, if any."""
+    _elsewhere.append(stream)
     try:
-        setup("console", "local")
+        setup("console", HERE)
         yield
     finally:
-        _elsewhere = before
-        _let_go(logging.getLogger())
+        _elsewhere.remove(stream)
+        if _elsewhere:
+            setup("console", HERE)
+        else:
+            _let_go(logging.getLogger())
 
 
 class Log:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from silomix.runtime.observe.log import HERE
+
 OUT_OF_ROUND = "not in this round"
 """How a silo's log says that it could not take part."""
 CLIPPED = "clipped"
@@ -20,6 +22,8 @@ _LINE = re.compile(r"\S+Z (WARNING|ERROR) +(\S+)  (.*)")
 _FIELD = re.compile(r"  (\w+)=")
 _STARTING = "reachable"
 """In what nodes say of each other while they start: it is over as soon as all are there."""
+PASSING = ("attempt ", "hop does not answer", "hop in trouble", "hop lost", "refused ", "the next hop", "TLS handshake")
+"""How nodes begin to tell of trouble with each other. On a busy machine there is some of it, and most of it passes."""
 _SHOWN_TENSORS = 3
 
 
@@ -38,6 +42,11 @@ class Remark:
         """The round that it is about, or 0."""
         found = self.fields.get("round")
         return found if isinstance(found, int) else 0
+
+    @property
+    def passing(self) -> bool:
+        """Whether it is over and done with once every round has come to its sum."""
+        return self.message.startswith(PASSING)
 
 
 def read_line(line: str) -> Remark | None:
@@ -97,7 +106,7 @@ def sentences(remarks: Sequence[Remark]) -> list[str]:
     for remark in remarks:
         if remark not in clipped:
             said.setdefault(remark.message, []).append(remark.node)
-    lines = [f"{_names(nodes)}: {message}" for message, nodes in said.items()]
+    lines = [message if {*nodes} == {HERE} else f"{_names(nodes)}: {message}" for message, nodes in said.items()]
     return [*_clipping(clipped), *lines]
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.core.numbers.plan import CHUNK_PARAMETERS
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.store.home import KEPT_ROUNDS
+from silomix.runtime.store.home import KEPT_MODELS, KEPT_ROUNDS
 
 MIB = 1 << 20
 FLOAT_BYTES = 4
@@ -45,7 +45,7 @@ class Load:
     bits: int
     """Per parameter on the wire, by the plan."""
     rounds: int
-    """For the disk: the aggregator keeps every model."""
+    """For the disk: the aggregator keeps the newest models."""
     chunk_parameters: int = CHUNK_PARAMETERS
     sums: int = 1
     """Sums that leave the chain: one, or one for each group."""
@@ -110,7 +110,7 @@ def needs(place: Place, load: Load) -> Needs:
     one, every, total = body + load.header_bytes, load.silos * body + headers, load.sums * body + headers
     # Silos compute the model of the sum, or download it where sums leave by group.
     down = body + headers if load.sums == 1 else load.model_bytes
-    kept = (load.rounds + 1) * load.model_bytes + KEPT_ROUNDS * total
+    kept = (min(load.rounds, KEPT_MODELS) + 3) * load.model_bytes + KEPT_ROUNDS * total
     received, sent, disk = {
         Place.SILO: (down, one, 2 * body + 2 * load.model_bytes),
         Place.FIRST_HOP: (every, total, 2 * load.silos * body),

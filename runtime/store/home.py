@@ -44,6 +44,8 @@ SECRETS_DIRECTORY = "secrets"
 CAPTURE_DIRECTORY = "capture"
 KEPT_ROUNDS = 8
 """Rounds whose sums an aggregator keeps: a silo that has missed more takes the word of a majority of the silos."""
+KEPT_MODELS = 50
+"""Global models that an aggregator keeps, unless its configuration says otherwise."""
 _MODEL_NAME = 32
 """Hex digits of a digest that name a model's file: half of them tell any two apart."""
 

@@ -108,6 +108,9 @@ def test_the_rest_of_the_policy_says_what_a_round_is_like(run: Run) -> None:
     given = ["--silos", "12", "--rounds", "20", "--subsample", "0.75", "--group-size", "3", "--server", "median"]
     found = json.loads(run("plan", *given, "--deadline-s", "100", "--release-s", "20", "--attempts", "2", "--json"))
     assert found["round"] == {"rounds": 20, "invited": 9, "minimum_cohort": 7, "groups": 3, "longest_s": 240}
+    early = ["--early-close", "0.9"]
+    assert json.loads(run("plan", *early, "--json"))["round"]["early_close"] == 0.9
+    assert "closed early, 1.5 times as long" in " ".join(run("plan", *early).split())
     noise = ["--clip-norm", "1", "--noise-multiplier", "0.5", "--precision", "3"]
     quiet, loud = (rows(run("plan", *more, "--precision", "3", "--json"))["counts"] for more in ([], noise))
     assert loud["bits_per_parameter"] > quiet["bits_per_parameter"]  # a federation makes room for its noise

@@ -21,7 +21,7 @@ from silomix.runtime.store.modelfile import read_model
 from silomix.runtime.task import load_task
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 300.0
+WAIT_S = 900.0  # a bound, many times what a busy machine takes
 WEIGHTS = ("weight", "bias")
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.nodes.toy import Toy
 
 from silomix.models.simulation.record import RecordError, RunDirectory
 from silomix.runtime.cli import main
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import create
-from silomix.runtime.store.modelfile import read_model
+from silomix.runtime.store.modelfile import model_digest, read_model
 
 TOY = ["--task", "tests.nodes.toy:task", "--option", "parameters=300", "--silos", "4", "--workers", "1"]
 
@@ -178,5 +179,8 @@ def test_a_federations_own_file_can_be_simulated(tmp_path: Path, capsys: pytest.
     out = ["--out", str(tmp_path / "run"), "--workers", "1", "--json"]
     assert main(["simulate", "--config", str(tmp_path / "fed"), *out]) == 0
     assert said(capsys)["silos"] == 4
-    drawn = [[int(name[-2:]) - 1 for name in federation.draw(round_)] for round_ in (1, 2)]
-    assert [row["cohort"] for row in lines(tmp_path / "run")] == drawn
+    toy = Toy(-1, 300)
+    first = federation.draw(1, model_digest(toy.schema(), toy.initial()))
+    cohorts = [row["cohort"] for row in lines(tmp_path / "run")]
+    assert cohorts[0] == [int(name[-2:]) - 1 for name in first]
+    assert [len(cohort) for cohort in cohorts] == [3, 3]

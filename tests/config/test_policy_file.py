@@ -116,6 +116,8 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("cohort_step", "1.5", "a whole number"),
     ("quorum", "0", "above 0 and at most 1"),
     ("quorum", "1.1", "above 0 and at most 1"),
+    ("early_close", "1.1", "from 0 to 1"),
+    ("early_close", "-0.1", "from 0 to 1"),
     ("minimum_hops", "-1", "from 0"),
     ("minimum_hops", "1", "need not share an honest hop"),
     ("minimum_hops", "3", "from a pool of 2"),

@@ -32,6 +32,7 @@ CHANGES: Mapping[str, Any] = {
     "minimum_cohort": 4,
     "cohort_step": 2,
     "quorum": 0.75,
+    "early_close": 0.5,
     "minimum_hops": 2,
     "deadline_s": 601,
     "release_s": 121,

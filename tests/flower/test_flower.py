@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -267,6 +268,8 @@ def test_the_app_of_the_page_learns_the_same_with_the_diff(
             run_config: UserConfig = {"num-server-rounds": 3, **config}
             context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=run_config)
             server(InMemory(client, 3), context)
+        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("silomix")]
+        assert not left, "the nodes end with the run, although no app closes its Grid"
         printed = re.search(r"accuracy ([\d.]+)", capsys.readouterr().out)
         assert printed is not None
         accuracies.append(float(printed[1]))

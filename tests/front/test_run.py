@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ import pytest
 from tests.nodes.toy import Toy
 
 import silomix
+from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.errors import RunError
+from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.policy import Server
 from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.front import run as front_run
 from silomix.runtime.front.given import UNNAMED, tasks_of
 from silomix.runtime.front.run import Hope, News
 from silomix.runtime.nodes import aggregator
@@ -58,6 +63,12 @@ def test_a_notebook_has_a_loop_already() -> None:
         return silomix.run(lambda silo: toy(silo), silos=3, rounds=1)
 
     assert asyncio.run(cell()).history[0].cohort == 3
+
+
+def test_a_run_at_level_malicious_needs_no_more_than_the_word() -> None:
+    done = silomix.run(toy, 3, 1, policy=silomix.Policy(level=Level.MALICIOUS))
+    np.testing.assert_allclose(done.model["a"], mean_of(1, 3), atol=2e-4)
+    assert (done.history[0].attempts, done.history[0].cohort) == (1, 3)
 
 
 def test_files_come_where_one_looks(tmp_path: Path) -> None:
@@ -139,6 +150,33 @@ def test_what_is_clipped_is_a_warning() -> None:
     }
 
 
+def test_trouble_between_nodes_that_they_got_over_is_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a hop may not answer in time: the log has it, and whoever takes warnings for errors goes on."""
+
+    async def watch(running: Any, show: Any) -> None:
+        for message in ("hop does not answer: no answer in 2 s", "clipped: all of it"):
+            show(News(remarks=(Remark("aggregator", "error", message),)))
+        await running.finished()
+
+    monkeypatch.setattr(front_run, "_watch", watch)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        done = silomix.run(toy, 3, 1)
+    assert [str(one.message) for one in said] == ["aggregator: clipped: all of it"]
+    assert len(done.remarks) == 2
+
+
+def test_a_policy_that_cannot_be_is_said_by_its_key_alone(tmp_path: Path) -> None:
+    """The file in which it would have stood does not exist."""
+    with pytest.raises(ConfigError, match=r'^policy.server: found "median" of one mean; give policy.group_size'):
+        silomix.run(toy, 3, 1, out=tmp_path / "run", policy=silomix.Policy(server=Server.MEDIAN))
+    with pytest.raises(ConfigError, match=r"^silos: found 2; give 3 to 1000"):
+        silomix.run(toy, 2, 1)
+    assert not list(tmp_path.rglob("*.toml"))
+
+
 def test_an_evaluation_without_accuracy_is_refused_before_anything_starts(tmp_path: Path) -> None:
     class Blind(Toy):
         def evaluate(self, tensors: Any) -> dict[str, float]:
@@ -174,6 +212,24 @@ def test_nobody_waits_an_hour_for_a_silo_that_has_said_why_it_is_out() -> None:
         Hope(_federation(5, deadline_s=3600)).check([out])
     Hope(_federation(5, deadline_s=3600, quorum=0.8)).check([out])
     Hope(_federation(5, deadline_s=60)).check([out])
+
+
+async def test_compiling_ends_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: asyncio.Queue[asyncio.subprocess.Process] = asyncio.Queue()
+    original = asyncio.create_subprocess_exec
+
+    async def seen(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await original(*command, **options)
+        await started.put(process)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", seen)
+    warming = asyncio.ensure_future(front_run._warm())
+    process = await started.get()
+    warming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await warming
+    assert process.returncode == -signal.SIGKILL
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------

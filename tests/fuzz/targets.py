@@ -29,12 +29,13 @@ from silomix.runtime.core.errors import Fault, UserError
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, seal, unseal
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
-from silomix.runtime.core.protocol.check.blame import decide
+from silomix.runtime.core.protocol.check.blame import Case, Charge, decide
 from silomix.runtime.core.protocol.messages import Grouping, Header, Receipt
 from silomix.runtime.core.protocol.roundlog import genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net import calls, wire
-from silomix.runtime.net.check.case import read_case, write_case
+from silomix.runtime.net.check import said
+from silomix.runtime.net.check.case import read_case, read_subject, write_case, write_subject
 from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, only_field, read_chunk
 from silomix.runtime.net.meeting import read_epoch
 from silomix.runtime.nodes import facts
@@ -43,7 +44,7 @@ from silomix.runtime.observe.remarks import read_line
 from silomix.runtime.store.journal import Journal
 from silomix.runtime.store.modelfile import read_model, write_model
 from silomix.runtime.store.vault import Secrets, Vault
-from silomix.v1 import body_pb2, case_pb2, manifest_pb2, member_pb2, services_pb2
+from silomix.v1 import body_pb2, case_pb2, check_pb2, manifest_pb2, member_pb2, services_pb2
 
 REFUSALS = (Fault, UserError)
 F = federation()
@@ -55,7 +56,7 @@ PLANES = 64
 PRIVATE = Secret(bytes(range(32)))
 CONTEXT = MaskContext(bytes(32), 1, 16)
 CHECKED = checked_federation()
-LIES = ("flips-a-residue-2", "silo-shows-another-share")
+LIES = ("flips-a-residue-2", "silo-shows-another-share", "equivocates-2")
 
 
 @dataclass(frozen=True)
@@ -211,14 +212,21 @@ def _write_all(seen: Journal, head: Header) -> None:
         shuffler.Forked(FIRST, FIRST),
         shuffler.KeysMade(1, 1, (("silo-1", PRIVATE),)),
         shuffler.Accused(1, evidence(M, head, "hop-1")),
+        shuffler.Stated(1, 1, M.digest, SAID),
     ):
         facts.write_shuffler(seen, fact)
     for one in (
         aggregator.Tried(1, 1, M.digest, M.chain),
         aggregator.Sealed(1, 1, bytes(32), bond(F.silo_names)),
+        aggregator.Convicted(1, 1, "hop-1", bytes(32)),
     ):
         facts.write_aggregator(seen, one, "average")
-    facts.write_silo(seen, silo.Joined(1, 1, bytes(32), ("hop-1",)))
+    for said_by_silo in (
+        silo.Joined(1, 1, bytes(32), ("hop-1",)),
+        silo.Tossed(1, 1, M.digest, bytes(32)),
+        silo.Stated(1, 1, M.digest, SAID),
+    ):
+        facts.write_silo(seen, said_by_silo)
 
 
 def journal_file(raw: bytes) -> None:
@@ -263,16 +271,39 @@ def case(raw: bytes) -> object:
     return decide(read_case(calls.parse(case_pb2.Case, raw, "aggregator")), CHECKED)
 
 
-def convicted() -> tuple[bytes, ...]:
-    """The evidence against a hop that altered a sum, and against a silo that showed another share."""
+def convicted() -> tuple[Case, ...]:
+    """The evidence against a hop that altered a sum, a silo that showed another share, and a hop of two trails."""
     rings = [Ring({one.node: one.lie(one.node, Random(0))}).run() for one in MISBEHAVIOURS if one.name in LIES]
-    found = [verdict.case for ring in rings for verdict in ring.verdicts[:1]]
+    found = {ring.verdicts[0].case.charge: ring.verdicts[0].case for ring in rings}
     assert len(found) == len(LIES), "a liar was not named"
-    return tuple(write_case(one).SerializeToString() for one in found)
+    return tuple(found[charge] for charge in (Charge.EQUATION, Charge.SHARE, Charge.TRAILS))
+
+
+PROVED = convicted()
+TAMPERED = PROVED[0]
+assert TAMPERED.check is not None
+assert TAMPERED.defence is not None
+assert TAMPERED.subject is not None
+SAID = TAMPERED.check.statements[0]
 
 
 TARGETS: dict[str, Target] = {
-    "case": Target(case, convicted()),
+    "case": Target(case, tuple(write_case(one).SerializeToString() for one in PROVED)),
+    "subject": Target(message(case_pb2.Subject, read_subject), (write_subject(TAMPERED.subject).SerializeToString(),)),
+    "toss": Target(
+        message(check_pb2.Toss, said.read_toss), (said.write_toss(TAMPERED.check.tosses[0]).SerializeToString(),)
+    ),
+    "statement": Target(
+        message(check_pb2.Statement, lambda wire: said.read_statement(wire, CHECKED.plan)),
+        (said.write_statement(SAID).SerializeToString(),),
+    ),
+    "check": Target(
+        message(check_pb2.CheckTranscript, lambda wire: said.read_check(wire, CHECKED.plan)),
+        (said.write_check(TAMPERED.check).SerializeToString(),),
+    ),
+    "defence": Target(
+        message(check_pb2.Defence, said.read_defence), (said.write_defence(TAMPERED.defence).SerializeToString(),)
+    ),
     "epoch": Target(
         message(member_pb2.Epoch, lambda epoch: read_epoch(epoch, replace(F, anchor=ANCHOR), "silo-01")),
         (member_pb2.Epoch(file=_example("federation.toml")).SerializeToString(),),

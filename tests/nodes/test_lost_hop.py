@@ -10,7 +10,7 @@ from silomix.runtime.core.protocol.roundlog import Outcome
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes import aggregator as module
 from silomix.runtime.nodes.lead import rollcall
-from silomix.runtime.nodes.lead.rollcall import meaning
+from silomix.runtime.nodes.lead.rollcall import Probation, meaning
 from silomix.runtime.nodes.silo import SiloNode
 
 LOST = "shuffler-2"
@@ -87,6 +87,28 @@ def test_without_hops_to_spare_the_federation_waits_says_so_and_uses_up_no_attem
             assert_model(running.aggregator.tensors, [range(3)], federation.policy)
 
     run(go(), 120)
+
+
+def test_a_hop_that_is_lost_again_and_again_has_to_answer_for_ever_longer() -> None:
+    """Else each time that it comes and goes would cost a round."""
+    one = Probation()
+    assert one.over(LOST, 0.0)  # never lost
+    waited = []
+    for loss in range(8):
+        now = 10_000.0 * loss
+        one.silent(LOST)
+        one.lost(LOST)
+        due = one.due_s(LOST)
+        assert one.over(LOST, now) is (due == 0.0)
+        assert not due or not one.over(LOST, now + due - 1)
+        assert one.over(LOST, now + due)
+        waited.append(due)
+    assert waited[:4] == [0.0, 20.0, 40.0, 80.0]
+    assert max(waited) == 600.0
+    one.silent(LOST)  # it has to begin again
+    assert not one.over(LOST, 90_000.0)
+    assert one.over(LOST, 90_000.0 + 3600)
+    assert one.due_s(LOST) == 0.0  # forgiven
 
 
 def test_what_a_lost_hop_means_is_said_in_numbers() -> None:

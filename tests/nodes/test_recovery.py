@@ -46,7 +46,11 @@ async def run_and_hold(running: InProcess, home: str) -> None:
 def test_an_aggregator_without_its_disk_takes_log_and_model_back_and_loses_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emptied: bool
 ) -> None:
-    """The server's rule keeps a state beside the model: that is given back too."""
+    """The server's rule keeps a state beside the model: that is given back too.
+
+    A silo that has lost its models cannot compute them either, since the old sums are gone. It takes the newest one on
+    the word of the others, who have to say it to the new process of the aggregator again.
+    """
     monkeypatch.setattr(pause, "LOOK_S", 0.02)
     federation = make(tmp_path / "f", SILOS, HOPS, rounds=3, server=Server.MOMENTUM, deadline_s=60, release_s=60)
     home = tmp_path / "f" / "aggregator"
@@ -62,7 +66,10 @@ def test_an_aggregator_without_its_disk_takes_log_and_model_back_and_loses_no_ro
             shutil.rmtree(home / "state")
             if not emptied:
                 shutil.copytree(tmp_path / "copy", home / "state")
+            await running.stop("silo-03")
+            shutil.rmtree(tmp_path / "f" / "silo-03" / "state" / "models")
             running.start("aggregator")
+            running.start("silo-03")
             await until(lambda: running.aggregator.core.round == 2, "the record is back", seconds=60)
             assert running.aggregator.core.log.records[1].digest == head
             assert running.aggregator.core.log.records[1].model_after == model

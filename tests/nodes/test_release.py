@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,12 @@ def test_every_silo_computes_the_same_model_as_the_aggregator(tmp_path: Path) ->
 
     async def go() -> None:
         async with InProcess(tmp_path / "f") as running:
+            running.aggregator.config = replace(running.aggregator.config, keep_models=1)  # the old ones go meanwhile
             await running.finished()
+            log, state = running.aggregator.core.log, running.aggregator.config.state
+            assert log.applied == 3
+            here = set(state.models.glob("*.safetensors"))
+            assert here == {state.model(log.model), state.model(log.before)}, [r.model_after.hex() for r in log.records]
             for name in running.federation.silo_names:
                 silo = running.nodes[name]
                 assert isinstance(silo, SiloNode)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
-from silomix.runtime.observe.log import Log, plain, setup
+from silomix.runtime.observe.log import Log, plain, redirected, setup
 from silomix.v1 import body_pb2
 
 PAYLOAD = b"attack material!"
@@ -206,3 +206,36 @@ def test_by_default_it_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> Non
     out, err = capsys.readouterr()
     assert not out
     assert "hello" in err
+
+
+def test_of_two_that_redirect_logs_either_may_end_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two federations in one process: what one of them leaves behind is neither a closed file nor silence."""
+    first, second = io.StringIO(), io.StringIO()
+    one, other = redirected(first), redirected(second)
+    one.__enter__()
+    Log("n").info("to the first")
+    other.__enter__()
+    Log("n").info("to the second")
+    one.__exit__(None, None, None)
+    Log("n").info("to the second again")
+    other.__exit__(None, None, None)
+    with redirected(first), redirected(second):
+        pass
+    setup("console", "n")
+    Log("n").info("to stderr")
+    assert first.getvalue().count("to the first") == len(first.getvalue().splitlines()) == 1
+    assert [line.rpartition("  ")[2] for line in second.getvalue().splitlines()] == [
+        "to the second",
+        "to the second again",
+    ]
+    assert "to stderr" in capsys.readouterr().err
+
+
+def test_whoever_redirects_logs_gets_them_back_when_a_later_one_ends() -> None:
+    outer = io.StringIO()
+    with redirected(outer):
+        with redirected(io.StringIO()):
+            Log("n").info("elsewhere")
+        Log("n").info("here")
+    assert "here" in outer.getvalue()
+    assert "elsewhere" not in outer.getvalue()

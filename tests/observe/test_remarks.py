@@ -1,12 +1,16 @@
 """Logs of one's own nodes, read as they are written."""
 
 import io
+import logging
+import re
 from pathlib import Path
 
 import pytest
 
 from silomix.runtime.observe.log import Log, redirected, setup
-from silomix.runtime.observe.remarks import Follower, Remark, read_line, sentences
+from silomix.runtime.observe.remarks import PASSING, Follower, Remark, read_line, sentences
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("style", ["console", "json"])
@@ -77,3 +81,19 @@ def test_what_automatic_bounds_cut_is_said_otherwise() -> None:
         "1 silo clipped a (up to 20% of its values), so less was sent than was trained: policy.bound = 2 would hold "
         "all of it, and bounds that follow from the model grow with what it has moved"
     )
+
+
+def test_trouble_that_may_pass_is_told_in_the_words_that_nodes_use() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "runtime" / "nodes").rglob("*.py"))
+    for words in PASSING:
+        assert re.search(rf'log\.\w+\(\s*f?"{words}', sources), words
+        assert Remark("aggregator", "warning", f"{words}...").passing
+    assert not Remark("silo-1", "error", "not in this round: NaN").passing
+
+
+def test_what_this_program_says_itself_has_no_name_before_it() -> None:
+    stream = io.StringIO()
+    with redirected(stream):
+        logging.getLogger("silomix.models").warning("head: bfloat16 holds 8 bits of a value")
+    (remark,) = filter(None, map(read_line, stream.getvalue().splitlines()))
+    assert sentences([remark]) == ["head: bfloat16 holds 8 bits of a value"]

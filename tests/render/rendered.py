@@ -19,6 +19,18 @@ TASK = Policy(task="tests.nodes.toy:task", task_options={"parameters": 50}, roun
 IN_CLUSTER = "{name}.silomix.svc"
 
 
+def problem(document: Document, version: str) -> str:
+    """What that version of Kubernetes would say against an object, strictly; nothing if it is valid."""
+    # Here, because it takes seconds to import, and every worker imports every test.
+    from kubernetes_validate import ValidationError, validate
+
+    try:
+        validate(document, version, strict=True)
+    except ValidationError as error:
+        return str(error.message)
+    return ""
+
+
 def federation(silos: int = 3, shufflers: int = 2, host: str = IN_CLUSTER) -> Path:
     """A federation that lives as long as the tests; nobody may change it."""
     return _made(silos, shufflers, host)

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
-from tests.render.rendered import IN_CLUSTER, TASK, Document, documents, federation, of_kind, source
+from tests.render.rendered import IN_CLUSTER, TASK, Document, documents, federation, of_kind, problem, source
 
 from silomix.runtime.cli import main, make_parser
 from silomix.runtime.config.kinds import Role
@@ -77,7 +76,7 @@ def test_every_object_is_valid(name: str, version: str) -> None:
     kinds = {document["kind"] for document in objects}
     assert kinds >= {"Namespace", "NetworkPolicy", "StatefulSet", "Service"}
     for document in objects:
-        kubernetes_validate.validate(document, version, strict=True)
+        assert not problem(document, version)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,7 @@ def test_a_misspelt_field_is_caught(kind: str, path: tuple[Any, ...], wrong: str
     for step in path:
         place = place[step]
     place[wrong] = next(iter(place.values()))
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+    assert wrong in problem(document, VERSIONS[-1])
 
 
 def test_operators_get_the_fields_that_they_have() -> None:
@@ -394,7 +392,7 @@ def test_it_writes_what_kubectl_builds(tmp_path: Path, capsys: pytest.CaptureFix
     assert run("--federation", federation(), "--out", tmp_path, "--namespace", "silomix", "--json") == 0
     built = kustomize(Path(json.loads(capsys.readouterr().out)["overlay"]))
     for document in built:
-        kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+        assert not problem(document, VERSIONS[-1])
         assert document["metadata"].get("namespace") == (None if document["kind"] == "Namespace" else "silomix")
     secrets = {d["metadata"]["name"]: d["data"] for d in built if d["kind"] == "Secret"}
     maps = {d["metadata"]["name"] for d in built if d["kind"] == "ConfigMap"}
@@ -414,7 +412,7 @@ def test_a_shuffler_is_reached_through_a_load_balancer_and_a_silo_is_not(tmp_pat
         assert run("--federation", home, "--out", tmp_path, "--overlay", role, "--node", node) == 0
     (hop,) = (d for d in kustomize(tmp_path / "overlays" / "shuffler-2") if d["kind"] == "Service")
     assert (hop["spec"]["type"], hop["spec"]["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
-    kubernetes_validate.validate(hop, VERSIONS[0], strict=True)
+    assert not problem(hop, VERSIONS[0])
     (silo,) = (d for d in kustomize(tmp_path / "overlays" / "silo-01") if d["kind"] == "Service")
     assert silo["spec"]["clusterIP"] == "None"
     assert [port["name"] for port in silo["spec"]["ports"]] == ["metrics"]

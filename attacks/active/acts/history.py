@@ -22,8 +22,8 @@ SAYS_S = 2.0
 async def chosen_draws(stage: Stage) -> Loot:
     """Another number is named for the draw, so that silos are drawn whom the aggregator would have: not the victim."""
     us, log = stage.aggregator, stage.aggregator.chronicle.log
-    count = next(n for n in range(100) if VICTIM not in stage.federation.draw(n + 1) and n != log.applied)
-    wanted = stage.federation.draw(count + 1)
+    count = next(n for n in range(100) if VICTIM not in stage.federation.draw(n + 1, log.model) and n != log.applied)
+    wanted = stage.federation.draw(count + 1, log.model)
     number = stage.next_round()
     await stage.settle(number)
     keys = {hop: await us.prepare(hop, number, silos=wanted) for hop in stage.federation.chain}

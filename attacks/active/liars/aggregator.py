@@ -170,7 +170,7 @@ class LyingAggregator(Member):
 
     def invited(self, _: int = 0) -> tuple[str, ...]:
         """Return whom the policy draws for the round that is next."""
-        return self.federation.draw(self.chronicle.log.applied + 1)
+        return self.federation.draw(self.chronicle.log.applied + 1, self.chronicle.log.model)
 
     async def prepare(
         self,

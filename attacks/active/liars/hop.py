@@ -24,6 +24,7 @@ from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.numbers.masks import Secret, public_key
 from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.protocol.hearing import Shown
 from silomix.runtime.core.protocol.messages import (
     Cohort,
     Grouping,
@@ -35,7 +36,7 @@ from silomix.runtime.core.protocol.messages import (
 )
 from silomix.runtime.core.protocol.release import Ready, Trail, bodies_root
 from silomix.runtime.core.protocol.roundlog import Record, countersign_digest
-from silomix.runtime.net.history import read_records, read_trails
+from silomix.runtime.net.history import read_records, read_trails, write_shown
 from silomix.runtime.net.wire import read_cohort, read_header, read_manifest, write_receipt, write_round_key
 from silomix.v1 import body_pb2, services_pb2
 
@@ -175,6 +176,7 @@ class LyingHop(Member):
             "Agree": ("unary", self._agree),
             "Reveal": ("unary", self._reveal),
             "Store": ("unary", self._store),
+            "Show": ("unary", self._show),
         }
 
     async def _prepare(self, request: bytes, context: Any) -> bytes:
@@ -203,6 +205,14 @@ class LyingHop(Member):
         records = read_records(list(services_pb2.StoreRequest.FromString(request).records))
         signature = [self.store(record) for record in records][-1]
         return services_pb2.StoreResponse(records=records[-1].round + 1, signature=signature).SerializeToString()
+
+    async def _show(self, request: bytes, context: Any) -> bytes:
+        """Tell an aggregator that begins what an honest hop tells: the log, and no release on a model."""
+        asked = services_pb2.ShowRequest.FromString(request)
+        records = tuple(self.log[round_] for round_ in sorted(self.log) if round_ >= asked.start)
+        total = asked.start + len(records)
+        shown = Shown(asked.life, total, asked.start, records, attempt=0, last_released=0, told=())
+        return write_shown(shown).SerializeToString()
 
     async def _submit(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
         silo = peer_name_from_cert(context.auth_context())

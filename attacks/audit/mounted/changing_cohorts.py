@@ -27,7 +27,7 @@ def compare_rounds(campaign: Campaign) -> Json:
     each = {"one by one": Mode.SEMI_HONEST, "taken apart": DISAGGREGATED}
     return {
         "subsample": campaign.policy.subsample,
-        "cohort": len(pretend(campaign.policy, campaign.silos, campaign.seed).draw(1)),
+        "cohort": pretend(campaign.policy, campaign.silos, campaign.seed).drawn,
         "silos": campaign.silos,
         "rounds": campaign.policy.rounds,
         "random": 1 / campaign.silos,
@@ -39,7 +39,7 @@ def _jobs(subject: Subject, size: Size) -> list[Job]:
     one = subject.campaigns()[0]
     rounds = 30 if size.full else max(12, size.rounds)
     policy = replace(one.policy, rounds=rounds, subsample=SHARE)
-    if len(pretend(policy, subject.silos, one.seed).draw(1)) == subject.silos:
+    if pretend(policy, subject.silos, one.seed).drawn == subject.silos:
         raise Unfit(f"of {subject.silos} silos all take part in every round, for fewer would be too small a cohort")
     drawn = replace(one, policy=policy, modes=(Mode.SEMI_HONEST,))
     return [Job(NAME, compare_rounds, {"campaign": drawn}, 0.8 * rounds)]

@@ -29,7 +29,7 @@ from silomix.v1 import history_pb2 as silomix_dot_v1_dot_history__pb2
 from silomix.v1 import manifest_pb2 as silomix_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15silomix/v1/case.proto\x12\nsilomix.v1\x1a\x15silomix/v1/body.proto\x1a\x16silomix/v1/check.proto\x1a\x17silomix/v1/cohort.proto\x1a\x18silomix/v1/history.proto\x1a\x19silomix/v1/manifest.proto\"\xcc\x01\n\x07Subject\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\x0c\x12\"\n\x06\x63ohort\x18\x03 \x01(\x0b\x32\x12.silomix.v1.Cohort\x12#\n\x07headers\x18\x04 \x03(\x0b\x32\x12.silomix.v1.Header\x12&\n\x06\x62odies\x18\x05 \x03(\x0b\x32\x16.silomix.v1.SignedRoot\x12!\n\x06trails\x18\x06 \x03(\x0b\x32\x11.silomix.v1.Trail\"\xf0\x01\n\x04\x43\x61se\x12\x0e\n\x06\x63harge\x18\x01 \x01(\t\x12&\n\x08manifest\x18\x02 \x01(\x0b\x32\x14.silomix.v1.Manifest\x12$\n\x07subject\x18\x03 \x01(\x0b\x32\x13.silomix.v1.Subject\x12\x1e\n\x04toss\x18\x04 \x01(\x0b\x32\x10.silomix.v1.Toss\x12*\n\x05\x63heck\x18\x05 \x01(\x0b\x32\x1b.silomix.v1.CheckTranscript\x12$\n\x07\x64\x65\x66\x65nce\x18\x06 \x01(\x0b\x32\x13.silomix.v1.Defence\x12\x0b\n\x03hop\x18\x07 \x01(\t\x12\x0b\n\x03pad\x18\x08 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15silomix/v1/case.proto\x12\nsilomix.v1\x1a\x15silomix/v1/body.proto\x1a\x16silomix/v1/check.proto\x1a\x17silomix/v1/cohort.proto\x1a\x18silomix/v1/history.proto\x1a\x19silomix/v1/manifest.proto\"\xcc\x01\n\x07Subject\x12\x17\n\x0fmanifest_digest\x18\x01 \x01(\x0c\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\x0c\x12\"\n\x06\x63ohort\x18\x03 \x01(\x0b\x32\x12.silomix.v1.Cohort\x12#\n\x07headers\x18\x04 \x03(\x0b\x32\x12.silomix.v1.Header\x12&\n\x06\x62odies\x18\x05 \x03(\x0b\x32\x16.silomix.v1.SignedRoot\x12!\n\x06trails\x18\x06 \x03(\x0b\x32\x11.silomix.v1.Trail\"\x93\x02\n\x04\x43\x61se\x12\x0e\n\x06\x63harge\x18\x01 \x01(\t\x12&\n\x08manifest\x18\x02 \x01(\x0b\x32\x14.silomix.v1.Manifest\x12$\n\x07subject\x18\x03 \x01(\x0b\x32\x13.silomix.v1.Subject\x12\x1e\n\x04toss\x18\x04 \x01(\x0b\x32\x10.silomix.v1.Toss\x12*\n\x05\x63heck\x18\x05 \x01(\x0b\x32\x1b.silomix.v1.CheckTranscript\x12$\n\x07\x64\x65\x66\x65nce\x18\x06 \x01(\x0b\x32\x13.silomix.v1.Defence\x12\x0b\n\x03hop\x18\x07 \x01(\t\x12\x0b\n\x03pad\x18\x08 \x01(\x0c\x12!\n\x06trails\x18\t \x03(\x0b\x32\x11.silomix.v1.Trailb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,5 +39,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBJECT']._serialized_start=163
   _globals['_SUBJECT']._serialized_end=367
   _globals['_CASE']._serialized_start=370
-  _globals['_CASE']._serialized_end=610
+  _globals['_CASE']._serialized_end=645
 # @@protoc_insertion_point(module_scope)

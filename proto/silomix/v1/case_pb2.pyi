@@ -28,7 +28,7 @@ class Subject(_message.Message):
     def __init__(self, manifest_digest: _Optional[bytes] = ..., model_digest: _Optional[bytes] = ..., cohort: _Optional[_Union[_cohort_pb2.Cohort, _Mapping]] = ..., headers: _Optional[_Iterable[_Union[_body_pb2.Header, _Mapping]]] = ..., bodies: _Optional[_Iterable[_Union[_check_pb2.SignedRoot, _Mapping]]] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...
 
 class Case(_message.Message):
-    __slots__ = ("charge", "manifest", "subject", "toss", "check", "defence", "hop", "pad")
+    __slots__ = ("charge", "manifest", "subject", "toss", "check", "defence", "hop", "pad", "trails")
     CHARGE_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Case(_message.Message):
     DEFENCE_FIELD_NUMBER: _ClassVar[int]
     HOP_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
     charge: str
     manifest: _manifest_pb2.Manifest
     subject: Subject
@@ -45,4 +46,5 @@ class Case(_message.Message):
     defence: _check_pb2.Defence
     hop: str
     pad: bytes
-    def __init__(self, charge: _Optional[str] = ..., manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., subject: _Optional[_Union[Subject, _Mapping]] = ..., toss: _Optional[_Union[_check_pb2.Toss, _Mapping]] = ..., check: _Optional[_Union[_check_pb2.CheckTranscript, _Mapping]] = ..., defence: _Optional[_Union[_check_pb2.Defence, _Mapping]] = ..., hop: _Optional[str] = ..., pad: _Optional[bytes] = ...) -> None: ...
+    trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
+    def __init__(self, charge: _Optional[str] = ..., manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., subject: _Optional[_Union[Subject, _Mapping]] = ..., toss: _Optional[_Union[_check_pb2.Toss, _Mapping]] = ..., check: _Optional[_Union[_check_pb2.CheckTranscript, _Mapping]] = ..., defence: _Optional[_Union[_check_pb2.Defence, _Mapping]] = ..., hop: _Optional[str] = ..., pad: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ...) -> None: ...

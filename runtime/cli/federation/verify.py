@@ -53,8 +53,8 @@ def _verify(args: argparse.Namespace) -> int:
         problems += _applied(path, record, epoch, found)
     found["culprits"] = []
     for one in record.attempts:
-        if one.culprit:
-            path = args.evidence or config.state.evidence / f"{record.round}-{one.attempt}.case"
+        path = args.evidence or config.state.evidence / f"{record.round}-{one.attempt}.case"
+        if one.culprit or path.exists():
             problems += _named(path, one, epoch, found)
     found["problems"] = problems
     if args.json:
@@ -125,7 +125,9 @@ def _named(path: Path, attempt: Any, federation: Any, found: dict[str, Any]) -> 
         return [f"{path} is no evidence"]
     except PeerFault as fault:
         return [f"{path}: {fault}"]
-    if (verdict.culprit, case.digest, case.manifest.digest) != (attempt.culprit, attempt.evidence, attempt.manifest):
+    known = (attempt.culprit, attempt.evidence, attempt.manifest)
+    told = (verdict.culprit, case.digest, attempt.manifest) if attempt.culprit else ("", b"", attempt.manifest)
+    if known != told or case.manifest.digest != attempt.manifest:
         return [f"{path} is not the evidence that the record names against {attempt.culprit}"]
     row = {"attempt": attempt.attempt, "culprit": verdict.culprit, "evidence": "holds", "sentence": verdict.sentence}
     found["culprits"].append(row)

@@ -1,7 +1,8 @@
-"""The commands that measure: bench codec, round, rules, check, onion; and warm, which compiles what they measure."""
+"""The commands that measure: bench codec, round, rules, check, disk, onion; and warm, which compiles kernels."""
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from silomix.runtime.cli.options import Commands, positive
 from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS
@@ -13,6 +14,7 @@ examples:
   silomix bench round --mbit 1000             the same on a network of 1 Gbit/s, as root
   silomix bench rules                         what each rule of the protocol costs each role
   silomix bench check                         what the tamper check adds to a round, and what a trap costs
+  silomix bench disk --disk /var/lib/silomix  what it adds that everything is on a disk before it counts
   silomix bench onion                         the paper's literal MixNet, a bit in an onion, beside ours
 """
 
@@ -90,6 +92,21 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd.set_defaults(handler=_bench_check)
 
     cmd = kinds.add_parser(
+        "disk",
+        help="what it adds to a round that everything is on a disk before it counts",
+        description="Run rounds in turns with their state on a disk and in memory, inside this process.",
+    )
+    cmd.add_argument("--silos", type=positive, default=4, metavar="N", help="silos (default: %(default)s)")
+    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
+    cmd.add_argument("--hops", type=positive, default=2, metavar="N", help="hops of the chain (default: %(default)s)")
+    cmd.add_argument("--rounds", type=positive, default=5, metavar="N", help="rounds of each (default: %(default)s)")
+    cmd.add_argument(
+        "--disk", type=Path, default=Path(), metavar="DIR", help="a directory on the disk (default: this one)"
+    )
+    json_flag(cmd)
+    cmd.set_defaults(handler=_bench_disk)
+
+    cmd = kinds.add_parser(
         "onion",
         help="the paper's MixNet, with every bit in an onion of its own, beside ours",
         description="Wrap and peel a sample of real onions, and encode, mask and add up a vector, on one thread.",
@@ -103,6 +120,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
     json_flag(cmd)
     cmd.set_defaults(handler=_warm)
+
+
+def _bench_disk(args: argparse.Namespace) -> int:
+    from silomix.runtime.bench.disk import bench_disk
+
+    return bench_disk(args.silos, args.parameters, args.hops, args.rounds, args.disk, args.json)
 
 
 def _bench_codec(args: argparse.Namespace) -> int:

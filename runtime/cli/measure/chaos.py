@@ -13,19 +13,27 @@ from silomix.runtime.cli.options import Commands, positive
 from silomix.runtime.terminal import console, say_json
 
 EPILOG = """\
-A federation of 4 silos and 2 hops runs on this machine, a process for each node. In every round something befalls one
-of them, at a random moment: it is killed as by a power cut and started again, or held up for seconds; or a silo's files
-are damaged, or its whole state is put back to an earlier copy. Each silo adds a number to the model that shows how
-often it was counted. The report has
+A federation of 4 silos and 2 hops runs on this machine, a process for each node. In every round one of them is killed
+as by a power cut, at a random moment, and started again. In every other round something else befalls a node too:
+
+  stop      it is held up for seconds
+  cut       its connections break, and a server is not reached for seconds
+  full      its disk has no room for seconds (only with the rights of root, which mounting a small disk takes)
+  damage    it is killed and a bit of its disk is flipped; a server must then refuse to start until that is put right
+  restore   it is killed and its state put back to an earlier copy (not a hop's: it would rightly not serve any more)
+  double    a second process is started with its identity and its state, and must refuse to run
+
+Each silo adds a number to the model that shows how often it was counted. The report has
 
   wrong_sums      rounds whose sum is not that of the cohort on record, each silo once
   rounds_lost     rounds without a record
   applied_twice   rounds that stepped from a model which another round had stepped from
+  not_refused     processes that ran though they had to refuse
   abandoned       rounds that were given up, and are on record as such
   kills           by role
   recovery_s      by role and fault: the median time until the next round was over, start-up included
 
-The exit code is 1 if one of the first three is not 0. The seed fixes which faults come in which order, and not when a
+The exit code is 1 if one of the first four is not 0. The seed fixes which faults come in which order, and not when a
 process gets how far.
 
 examples:
@@ -71,7 +79,15 @@ def _chaos(args: argparse.Namespace) -> int:
         table = Table(title=f"{report.rounds} rounds in {report.seconds:.0f} s, seed {report.seed}")
         table.add_column("what")
         table.add_column("how much", justify="right")
-        for name in ("wrong_sums", "rounds_lost", "applied_twice", "abandoned", "applied", "sums_checked"):
+        for name in (
+            "wrong_sums",
+            "rounds_lost",
+            "applied_twice",
+            "not_refused",
+            "abandoned",
+            "applied",
+            "sums_checked",
+        ):
             table.add_row(name.replace("_", " "), str(getattr(report, name)))
         for role, number in sorted(report.kills.items()):
             table.add_row(f"kills: {role}", str(number))

@@ -12,6 +12,7 @@ from silomix.runtime.cli.policy_options import add_policy, given_policy
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS, Model, PlanReport
 from silomix.runtime.core.numbers.plan import Level, Quantiser
+from silomix.runtime.core.pace import SLACK
 from silomix.runtime.terminal import console, print_table, say_json
 
 SHOWN_SILOS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
@@ -141,9 +142,15 @@ def _of_round(found: dict[str, int | float]) -> str:
         return ""
     groups = f" in {found['groups']} groups" if found["groups"] > 1 else ""
     noise = f"; noise spends epsilon {found['epsilon']:.3g} at delta {found['delta']:g}" if "epsilon" in found else ""
+    early = ""
+    if "early_close" in found:
+        early = (
+            f"; closed early, {SLACK:g} times as long after its opening as {found['early_close']:.0%} of the silos "
+            f"took in past rounds, for {found['minimum_cohort']} silos or more"
+        )
     return (
         f"{found['rounds']} rounds, each of {found['minimum_cohort']} to {found['invited']} silos{groups}, given up "
-        f"after {found['longest_s']:g} s{noise}\n"
+        f"after {found['longest_s']:g} s{early}{noise}\n"
     )
 
 

@@ -74,6 +74,8 @@ def _round(federation: Federation, model: Model) -> dict[str, int | float]:
         "groups": max(1, invited // policy.group_size) if policy.group_size else 1,
         "longest_s": policy.attempts * (policy.deadline_s + policy.release_s),
     }
+    if policy.early_close:
+        found["early_close"] = policy.early_close
     if policy.noise_multiplier:
         spent_ = spent(policy, model.parameters, policy.rounds, DELTA, federation.contributors)
         found |= {"epsilon": spent_, "delta": DELTA}

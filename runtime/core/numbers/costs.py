@@ -13,8 +13,9 @@ The JSON of ``silomix plan --json`` is stable: fields are added, never renamed.
     rows    [{encoding, moduli, bits_per_parameter, expansion, bytes, note}], one of each `Sending`, in that order;
             `moduli` is empty where there are none, `expansion` is against 32 bits, `bytes` is one silo's model
             without framing
-    round   {rounds, invited, minimum_cohort, groups, longest_s, and with noise epsilon and delta}: what the rest of the
-            policy makes of a round; empty below three silos, of which no federation is made
+    round   {rounds, invited, minimum_cohort, groups, longest_s, early_close unless it is 0, and with noise
+            epsilon and delta}: what the rest of the policy makes of a round; empty below three silos, of which no
+            federation is made
     check   at level malicious {rhos, error_bits, blinder_bytes, silo_bytes, silo_passes, hop_passes}: the tamper check
     traps   with --traps {traps, silo_bytes, hop_bytes, silo_multiplications, hop_multiplications,
             verifier_multiplications, detection}: the paper's traps; `check_costs.py` says what each of these is

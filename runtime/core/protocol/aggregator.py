@@ -290,6 +290,14 @@ class PadsFalse:
 
 
 @dataclass(frozen=True)
+class LieSeen:
+    """The last hop has signed two stories of one sum."""
+
+    verdict: Verdict
+    now: float
+
+
+@dataclass(frozen=True)
 class AgreedIn:
     """A hop has signed for the release."""
 
@@ -381,6 +389,7 @@ Event = (
     | StatedIn
     | DefenceIn
     | PadsFalse
+    | LieSeen
     | AgreedIn
     | PadIn
     | PadRefused
@@ -650,6 +659,7 @@ _LATE = does("_late_head")
 _TICK = does("_tick", *_ON)
 _LOST = does("_lost", *_ON)
 _GONE = does("_gone", *_ON)
+_LIE = does("_lie", *_ON)
 
 
 def _row(**answers: Answer) -> dict[type, Answer]:
@@ -697,6 +707,7 @@ TABLE: Table = {
         Unopened=does("_unopened"),
         CohortIn=does("_cohort"),
         SumIn=does("_sum_in", Phase.READY, Phase.CHECKING),
+        LieSeen=_LIE,
         HopFailed=_FAILED,
         HopLost=_LOST,
         HopGone=_GONE,
@@ -706,6 +717,7 @@ TABLE: Table = {
         HeadIn=_LATE,
         TossIn=does("_toss", *_ON),
         StatedIn=does("_stated", Phase.READY, Phase.BLAMING),
+        LieSeen=_LIE,
         HopFailed=_FAILED,
         HopLost=_LOST,
         HopGone=_GONE,
@@ -860,7 +872,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return tuple(hop for hop in self.available if hop in self.convicted)
 
     def _invited(self) -> tuple[str, ...]:
-        return self.federation.draw(self.log.applied + 1)
+        return self.federation.draw(self.log.applied + 1, self.model)
 
     @property
     def counts(self) -> bool:
@@ -1193,6 +1205,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._form(event.now) or self._ask_others(event.now)
         if self.state in (Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY):
             return self._give_up(event.now, over=True)
+        if self.state in (Phase.CHECKING, Phase.BLAMING) and self._hearing.needs(event.hop):
+            return self._give_up(event.now, over=True)  # whoever has spoken does not end a check by leaving
         if self.state is Phase.REVEALING and event.hop not in self._pads and set(self.bound) <= set(event.present):
             return self._give_up(event.now, over=True)  # the same silos, over the others; else it waits for the hop
         return []
@@ -1328,6 +1342,12 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             defence=event.defence,
         )
         return self._convict(decide(case, self.federation, event.vector), event.now, event.vector)
+
+    def _lie(self, event: LieSeen) -> list[Effect]:
+        """End an attempt in which a hop has told two stories, before anybody signs for either."""
+        if event.verdict.case.manifest.digest != self._open_manifest.digest:
+            return []
+        return self._convict(event.verdict, event.now)
 
     def _pads_false(self, event: PadsFalse) -> list[Effect]:
         """Discard a sum whose hop has lied about its pad: everybody can see it now."""

@@ -201,18 +201,23 @@ class Federation:
         except KeyError:
             raise PeerFault(Reason.UNKNOWN_PEER, f"{name!r} is not in the federation file", peer=name) from None
 
-    def draw(self, round_: int) -> tuple[str, ...]:
-        """Draw the silos of a round, in the order of their names.
+    @property
+    def drawn(self) -> int:
+        """How many silos are invited to a round."""
+        return min(len(self.silos), max(self.minimum_cohort, round(len(self.silos) * self.policy.subsample)))
+
+    def draw(self, round_: int, model: bytes) -> tuple[str, ...]:
+        """Draw the silos of a round on a model, in the order of their names.
 
         Everybody computes the draw, so nobody chooses whom to invite. It is the same in every attempt at a round, so
-        that a cohort that was released can be formed again.
+        that a cohort that was released can be formed again. It depends on the model: whoever wrote the federation file
+        could try many, and see all draws to come.
         """
         names = self.silo_names
-        count = max(self.minimum_cohort, round(len(names) * self.policy.subsample))
-        if count >= len(names):
+        if self.drawn == len(names):
             return names
-        order = sorted(names, key=lambda name: digest("subsample", self.digest, round_, name))
-        return tuple(sorted(order[:count]))
+        order = sorted(names, key=lambda name: digest("subsample", self.digest, round_, model, name))
+        return tuple(sorted(order[: self.drawn]))
 
     @cached_property
     def silo_names(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from silomix.runtime.core.protocol.check.said import (
     check_subject,
     checks,
     coin_of,
+    relayed,
 )
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, body_root, chunk_digest
@@ -66,7 +67,20 @@ def follows(federation: Federation) -> bool:
 
 
 def check_transcript(transcript: Transcript, record: Record, federation: Federation, *, known: bytes = b"") -> None:
-    """Check that a transcript is of the release that a record names. `known` is a manifest that was checked before."""
+    """Check that a transcript is of the release that a record names. `known` is a manifest that was checked before.
+
+    Whatever does not hold is the aggregator's fault, who signed for all of it: but for a pad that its hop lied about.
+    """
+    with relayed(federation):
+        _check_released(transcript, record, federation, known)
+        if checks(federation):
+            _check_said(transcript, federation)
+    case = false_pad(transcript)
+    if case is not None:
+        raise PeerFault(Reason.TAMPERED, f"{case.hop} lied about its pad in the tamper check", peer=case.hop)
+
+
+def _check_released(transcript: Transcript, record: Record, federation: Federation, known: bytes) -> None:
     manifest, ready = transcript.manifest, transcript.ready
     last = record.attempts[-1] if record.attempts else None
     if record.outcome is not Outcome.APPLIED or last is None:
@@ -87,21 +101,16 @@ def check_transcript(transcript: Transcript, record: Record, federation: Federat
         raise PeerFault(Reason.WRONG_PAD, f"{len(transcript.pads)} pads came of {len(manifest.chain)} hops")
     check_pads(ready, dict(zip(manifest.chain, transcript.pads, strict=True)))
     _check_seeds(transcript, headers)
-    if checks(federation):
-        check_said_and_shown(transcript, federation)
 
 
-def check_said_and_shown(transcript: Transcript, federation: Federation) -> None:
-    """Check a release at level malicious: the coin, everybody's scalars, and the pads that were shown since."""
+def _check_said(transcript: Transcript, federation: Federation) -> None:
+    """Check a release at level malicious: the coin, and everybody's scalars."""
     check, subject, manifest = transcript.check, transcript.subject, transcript.manifest
     if check is None or transcript.ready.check != check.digest:
         raise PeerFault(Reason.TAMPERED, "a release without the tamper check that was signed for")
     check_subject(subject, manifest, federation)
     coin_of(subject, check.tosses, federation)
     check_holds(check, subject.context, subject.cohort.silos, manifest.chain, federation)
-    case = false_pad(transcript)
-    if case is not None:
-        raise PeerFault(Reason.TAMPERED, f"{case.hop} lied about its pad in the tamper check", peer=case.hop)
 
 
 def false_pad(transcript: Transcript) -> Case | None:

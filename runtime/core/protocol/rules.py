@@ -138,7 +138,7 @@ def _check_invited(manifest: Manifest, federation: Federation) -> None:
             found=len(names),
             expected=manifest.minimum_cohort,
         )
-    if names != federation.draw(manifest.applied + 1):
+    if names != federation.draw(manifest.applied + 1, manifest.model):
         raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
 
 

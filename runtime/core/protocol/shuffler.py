@@ -18,7 +18,17 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, public_key
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars, combined
-from silomix.runtime.core.protocol.check.blame import Case, Defence, decide, defend, first_finding, signed_root
+from silomix.runtime.core.pace import Pace
+from silomix.runtime.core.protocol.check.blame import (
+    Case,
+    Charge,
+    Defence,
+    Verdict,
+    decide,
+    defend,
+    first_finding,
+    signed_root,
+)
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
     SignedRoot,
@@ -208,10 +218,11 @@ class Stated:
 
 @dataclass(frozen=True)
 class Convicted:
-    """The durable fact that a silo was shown to have lied in a tamper check: it sits out."""
+    """The durable fact that somebody was shown to have lied in a tamper check. A silo sits out."""
 
     round: int
     silo: str
+    """Or a hop, or the aggregator."""
     evidence: bytes
     """Digest of the case."""
 
@@ -300,6 +311,8 @@ class Counted:
     """A body that was to be counted is in the sum."""
 
     header: Header
+    now: float | None = None
+    """When, if anybody is to learn from it how long silos take."""
 
 
 @dataclass(frozen=True)
@@ -419,6 +432,13 @@ class RecordIn:
 
 
 @dataclass(frozen=True)
+class LieSeen:
+    """The hop before has signed two stories of one sum."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class ForkSeen:
     """Two records of one round were found, both signed by the aggregator."""
 
@@ -461,6 +481,7 @@ Event = (
     | ReadyIn
     | RevealIn
     | RecordIn
+    | LieSeen
     | ForkSeen
     | EpochsIn
     | Tick
@@ -577,6 +598,16 @@ class Defend:
 
 
 @dataclass(frozen=True)
+class Convict:
+    """Somebody has lied, as this hop can show: keep the evidence, and tell operators. If it is about what went out of
+    here, that goes with it."""
+
+    round: int
+    attempt: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Agree:
     """Answer with the signature under the release."""
 
@@ -632,6 +663,7 @@ Effect = (
     | Answer
     | Investigate
     | Defend
+    | Convict
     | Agree
     | Reveal
     | Countersign
@@ -671,6 +703,7 @@ _ALWAYS = {
     ReadyIn: does("_ready"),
     RevealIn: does("_reveal"),
     RecordIn: does("_record", State.DONE),
+    LieSeen: does("_lie", State.GIVEN_UP),
     ForkSeen: does("_fork"),
     EpochsIn: does("_epochs"),
 }
@@ -765,6 +798,9 @@ class _Attempt:
     cohort: bytes = b""  # digest of the one that it is for, once it is closed
     released: Cohort | None = None  # the same, once its sum is on its way from here
     trailers: dict[bytes, SignedRoot] = field(default_factory=dict)  # by header digest, at hop 1
+    took: dict[str, float] = field(default_factory=dict)  # by silo, at hop 1
+    no_cohort: int = -1  # how many bodies were here when it was not to close early
+    subject: Subject | None = None  # what the coin was tossed about that this hop has answered
 
 
 def _conflict(silo: str) -> PeerFault:
@@ -825,11 +861,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
+        self.convicted: set[bytes] = set()
+        """Evidence from tamper checks that is known here."""
         self._evidence_on: dict[str, Evidence] = {}
         """By silo: the last evidence against it."""
         self._rng = rng
         self._began: dict[int, float] = {}
         """By round: when this process first heard of it."""
+        self.pace = Pace(federation.policy.early_close)
 
     def recall(self, fact: Fact) -> None:
         """Take a fact in."""
@@ -861,6 +900,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case Stated():
                 self.stated[fact.manifest] = fact.statement
             case Convicted():
+                self.convicted.add(fact.evidence)
                 self.unfit[fact.silo] = max(self.unfit.get(fact.silo, 0), fact.round + UNFIT_ROUNDS - 1)
             case Accused():
                 silo = fact.evidence.silo
@@ -871,12 +911,33 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """When the next `Tick` is due: hop 1 closes the cohort at its deadline, and no secret outlives its round."""
         times = [self._expires(round_) for round_ in self._held()]
         if self.state is State.OPEN and self._first(self._now_open.manifest):
-            times.append(self._closes)
+            times.append(min(self._closes, self._closes_early))
         return min(times, default=None)
 
     @property
     def _closes(self) -> float:
         return self._now_open.opened + self._now_open.manifest.deadline_s
+
+    @property
+    def _closes_early(self) -> float:
+        """When enough silos came in past rounds; never, as long as those that are here now are no cohort."""
+        attempt = self._now_open
+        early = attempt.opened + self.pace.patience_s
+        here = len(attempt.counted)
+        may = here >= attempt.manifest.minimum_cohort and here != attempt.no_cohort
+        return early if may and early < self._closes else inf
+
+    def _close_early(self) -> list[Effect]:
+        """Close before the deadline, if all hops would take the silos that are here for a cohort, or wait for more."""
+        attempt = self._now_open
+        attempt.no_cohort = len(attempt.counted)
+        if self._bound_to(attempt.manifest) or attempt.cohort:
+            return []  # those silos and no others
+        try:
+            self._check(*self._proposed(sorted(attempt.counted)))
+        except PeerFault:
+            return []
+        return self._close()
 
     def _held(self) -> set[int]:
         """The rounds of which there is something to forget."""
@@ -972,7 +1033,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"no round has more than {MOST_ATTEMPTS} attempts")
         if (event.round, event.head) != (self.log.round, self.log.head):
             raise self._unlinked(event.round)
-        if event.silos != self.federation.draw(self.log.applied + 1):
+        if event.silos != self.federation.draw(self.log.applied + 1, self.log.model):
             raise PeerFault(Reason.WRONG_POLICY, "the silos of this round are not those that the policy draws")
         effects = self._close_before(*asked)
         made = self.keys.get(asked)
@@ -1274,6 +1335,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if counting is None or counting[0] != event.header.digest:
             return []
         attempt.counted[silo] = counting
+        if event.now is not None:
+            attempt.took[silo] = max(0.0, event.now - attempt.opened)
         effects: list[Effect] = [Acknowledge(counting[1])]
         if self._complete(attempt):
             effects += self._close()
@@ -1311,13 +1374,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if missing:
             why = f"this model was released for a cohort with {', '.join(missing)}, who are not here"
             return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
-        cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
-        cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
-        grouping = None
-        if manifest.group_size:
-            facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
-            groups = facts[0].groups if facts else self._deal(manifest, silos)
-            grouping = Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
+        cohort, grouping = self._proposed(silos)
         if attempt.cohort not in (b"", cohort.digest):
             why = "this attempt closed for another cohort before a restart, and is for no second one"
             return self._give_up(PeerFault(Reason.ALREADY_RELEASED, why))
@@ -1325,7 +1382,23 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             self._check(cohort, grouping)
         except PeerFault as fault:
             return self._give_up(fault)
+        if manifest.attempt == 1 and not before and len(attempt.took) == len(silos):
+            # In a further attempt most have trained already, and those who are bound are no measure for the others.
+            names = [s for s in invited(manifest, self.federation) if not self._sits_out(s)]
+            self.pace = self.pace.after(tuple(attempt.took.values()), len(names))
         return self._release(cohort, grouping)
+
+    def _proposed(self, silos: list[str]) -> tuple[Cohort, Grouping | None]:
+        """The cohort of some silos whose bodies are here, signed, with their groups."""
+        attempt = self._now_open
+        manifest = attempt.manifest
+        cohort = Cohort(manifest.digest, tuple(Participant(s, attempt.counted[s][0]) for s in silos))
+        cohort = replace(cohort, signature=self.identity.sign(cohort.digest))
+        if not manifest.group_size:
+            return cohort, None
+        facts = (*self.released.get(manifest.model, ()), *filter(None, [self.padded.get(manifest.digest)]))
+        groups = facts[0].groups if facts else self._deal(manifest, silos)
+        return cohort, Grouping(groups, self.identity.sign(Grouping(groups).digest(cohort.digest)))
 
     def _deal(self, manifest: Manifest, silos: list[str]) -> tuple[int, ...]:
         """Deal the groups of these silos on this model: random to all others, and the same however often it is done.
@@ -1418,7 +1491,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if own.pad != pad_digest(padded.pad) or own.grouping != padded.grouping:
             raise PeerFault(Reason.WRONG_PAD, "the trail that is said to be this hop's has another pad or grouping")
         if checks(self.federation):
-            ready = replace(ready, check=self._checked(padded, ready, event.check))
+            try:
+                ready = replace(ready, check=self._checked(padded, ready, event.check))
+            except PeerFault as fault:
+                if seen := self._arrival(padded, event.check, fault):
+                    return seen
+                raise
         signed = self.signed.get(event.manifest)
         if signed not in (None, ready.digest):
             raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
@@ -1447,6 +1525,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         subject = self._subject(event.manifest, ready, event.bodies)
         with relayed(self.federation):
             coin = coin_of(subject, event.tosses, self.federation)
+        self._now_open.subject = subject
         return [Measure(event.manifest, subject.context, coin)]
 
     def _subject(self, manifest: bytes, ready: Ready, bodies: tuple[SignedRoot, ...]) -> Subject:
@@ -1489,6 +1568,35 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             check_said(check, ready.digest, padded.silos, padded.chain, self.federation)
         check_equations(check, padded.silos, padded.chain, self.federation)
         return check.digest
+
+    def _arrival(self, padded: Padded, check: CheckTranscript | None, fault: PeerFault) -> list[Effect]:
+        """Make a case of it, once, if the aggregator states other scalars of what this hop sent it than that has.
+
+        An honest aggregator would have shown what came, and not have asked for a signature.
+        """
+        attempt, who = self.attempt, self.federation.aggregator.name
+        if fault.reason is not Reason.TAMPERED or fault.details.get("where") != who:
+            return []
+        if padded.chain[-1] != self.identity.name or attempt is None or attempt.manifest.digest != padded.manifest:
+            return []
+        case = Case(Charge.ARRIVAL, attempt.manifest, attempt.subject, check=check)
+        if attempt.subject is None or case.digest in self.convicted:
+            return []
+        return self._witness(Verdict(who, f"{who} signed false scalars of what reached it", case))
+
+    def _lie(self, event: LieSeen) -> list[Effect]:
+        """Pass nothing on that was told twice: the attempt ends here."""
+        if event.verdict.case.digest in self.convicted:
+            return []
+        effects = self._witness(event.verdict)
+        if self.attempt is not None and self.attempt.manifest == event.verdict.case.manifest:
+            effects += self._give_up(PeerFault(Reason.TAMPERED, event.verdict.sentence, peer=event.verdict.culprit))
+        return effects
+
+    def _witness(self, verdict: Verdict) -> list[Effect]:
+        of = verdict.case.manifest
+        fact = Convicted(of.round, verdict.culprit, verdict.case.digest)
+        return [Remember(fact), Convict(of.round, of.attempt, verdict)]
 
     def _charge(self, event: ChargeIn) -> list[Effect]:
         """Find out who lied, if an equation fails at this hop; a charge that does not hold is refused."""
@@ -1674,6 +1782,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         manifest = self._now_open.manifest
         if self._first(manifest) and self._closes <= event.now < self._expires(manifest.round):
             return self._close()
+        if self._first(manifest) and self._closes_early <= event.now and (effects := self._close_early()):
+            return effects
         return self._expire(event)
 
     def _expire(self, event: Tick) -> list[Effect]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng, Secret, commitment, seal
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.numbers.tamper import Scalars
+from silomix.runtime.core.numbers.tamper import Scalars, combined
 from silomix.runtime.core.protocol.check import said
 from silomix.runtime.core.protocol.check.said import Statement, Subject, Toss, check_subject, coin_of, relayed
 from silomix.runtime.core.protocol.epochs import Epochs
@@ -60,12 +60,15 @@ class Tossed:
 
 @dataclass(frozen=True)
 class Stated:
-    """The durable fact that a silo has answered a coin: a second one in that attempt would give its values away."""
+    """The durable fact that a silo has answered a coin, and how: after a restart it says the same again.
+
+    A second coin in that attempt would give its values away.
+    """
 
     round: int
     attempt: int
     manifest: bytes
-    coin: bytes
+    statement: Statement
 
 
 Fact = Joined | Stored | Forked | Tossed | Stated
@@ -204,7 +207,7 @@ class State(StrEnum):
     """Hop 1 has its body."""
 
 
-_HEARS = does("_announced", State.TAKING_PART)
+_HEARS = does("_announced", State.TAKING_PART, State.COUNTED)
 _HISTORY = {RecordsIn: does("_records"), ForkSeen: does("_fork"), EpochsIn: does("_epochs")}
 _NO_CHECK = refuses(Reason.WRONG_MANIFEST, "a check, and this silo's body does not count")
 _NO_PART = {CheckIn: _NO_CHECK, CoinIn: _NO_CHECK, Measured: _NO_CHECK}
@@ -274,8 +277,8 @@ class Silo(Machine[State, Event, Effect, Fact]):
         self.forks: dict[int, Forked] = {}
         self.tossed: dict[bytes, bytes] = {}
         """By manifest: the check that this silo has shown its share for."""
-        self.stated: dict[bytes, bytes] = {}
-        """By manifest: the coin that it has answered."""
+        self.stated: dict[bytes, Statement] = {}
+        """By manifest: the one answer that it has given to a coin."""
         self._subject: Subject | None = None
 
     def recall(self, fact: Fact) -> None:
@@ -290,7 +293,7 @@ class Silo(Machine[State, Event, Effect, Fact]):
             case Tossed():
                 self.tossed[fact.manifest] = fact.context
             case Stated():
-                self.stated[fact.manifest] = fact.coin
+                self.stated[fact.manifest] = fact.statement
 
     def wake_at(self) -> float | None:
         """A silo has no clock of its own: the aggregator announces, and hop 1 closes."""
@@ -335,7 +338,11 @@ class Silo(Machine[State, Event, Effect, Fact]):
         if told_twice or any(j.attempt >= manifest.attempt and j != fact for j in earlier):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} is over here", found=manifest.attempt)
         self._check_fences(manifest, earlier)
-        self.current, self.state, self._subject = manifest, State.TAKING_PART, None
+        self._subject = None
+        if manifest.digest in self.stated:  # before a restart: what it sent counts, and the seeds are gone
+            self.current, self.state, self.counted = manifest, State.COUNTED, manifest.digest
+            return [Answer(self.stated[manifest.digest])]
+        self.current, self.state = manifest, State.TAKING_PART
         remember: list[Effect] = [] if fact in earlier else [Remember(fact)]
         return [*remember, TakePart(manifest)]
 
@@ -401,28 +408,30 @@ class Silo(Machine[State, Event, Effect, Fact]):
     def _coin(self, event: CoinIn) -> list[Effect]:
         """Answer the coin that the shares of all make, and no other: two answers would cancel the blinders."""
         manifest, subject = self.current, self._subject
+        known = None if manifest is None else self.stated.get(manifest.digest)
+        if known is not None:  # also after a restart
+            self._check_one(known, combined(known.context, {one.silo: one.share for one in event.tosses}))
+            return [Answer(known)]
         if manifest is None or subject is None or subject.ready.manifest != manifest.digest:
             raise PeerFault(Reason.WRONG_MANIFEST, "a coin, and this silo has tossed none")
         with relayed(self.federation):
             coin = coin_of(subject, event.tosses, self.federation)
-        self._check_one(manifest.digest, coin)
         return [Measure(manifest.digest, coin)]
 
     def _measured(self, event: Measured) -> list[Effect]:
         manifest, subject = self.current, self._subject
         if manifest is None or subject is None or event.manifest != manifest.digest:
             return []  # of an attempt that is over
-        known = self._check_one(manifest.digest, event.coin)
-        fact = Stated(manifest.round, manifest.attempt, manifest.digest, event.coin)
-        remember: list[Effect] = [] if known else [Remember(fact)]
-        made = Statement(self.identity.name, subject.context, event.coin, event.scalars)
-        return [*remember, Answer(made.signed(self.identity))]
+        known = self.stated.get(manifest.digest)
+        if known is not None:
+            self._check_one(known, event.coin)
+            return [Answer(known)]
+        made = Statement(self.identity.name, subject.context, event.coin, event.scalars).signed(self.identity)
+        return [Remember(Stated(manifest.round, manifest.attempt, manifest.digest, made)), Answer(made)]
 
-    def _check_one(self, manifest: bytes, coin: bytes) -> bytes | None:
-        known = self.stated.get(manifest)
-        if known not in (None, coin):
+    def _check_one(self, known: Statement, coin: bytes) -> None:
+        if known.coin != coin:
             raise PeerFault(Reason.SHARE_MISMATCH, "this silo has answered another coin of this attempt")
-        return known
 
     def _receipt(self, event: ReceiptIn) -> list[Effect]:
         receipt, manifest = event.receipt, self.current

@@ -60,27 +60,29 @@ def write_case(c: Case) -> case_pb2.Case:
     return case_pb2.Case(
         charge=str(c.charge),
         manifest=write_manifest(c.manifest),
-        subject=write_subject(c.subject),
+        subject=None if c.subject is None else write_subject(c.subject),
         toss=None if c.toss is None else write_toss(c.toss),
         check=None if c.check is None else write_check(c.check),
         defence=None if c.defence is None else write_defence(c.defence),
         hop=c.hop,
         pad=c.pad,
+        trails=[write_trail(trail) for trail in c.trails],
     )
 
 
 def read_case(wire: case_pb2.Case) -> Case:
     """Read evidence."""
-    if wire.charge not in list(Charge) or not wire.HasField("manifest") or not wire.HasField("subject"):
-        raise PeerFault(Reason.MALFORMED, "evidence without a charge, a manifest or a subject")
+    if wire.charge not in list(Charge) or not wire.HasField("manifest"):
+        raise PeerFault(Reason.MALFORMED, "evidence without a charge or a manifest")
     manifest = read_manifest(wire.manifest)
     return Case(
         Charge(wire.charge),
         manifest,
-        read_subject(wire.subject),
+        read_subject(wire.subject) if wire.HasField("subject") else None,
         read_toss(wire.toss) if wire.HasField("toss") else None,
         read_check(wire.check, manifest.plan) if wire.HasField("check") else None,
         read_defence(wire.defence) if wire.HasField("defence") else None,
         wire.hop and name_field(wire.hop, "a hop's name"),
         wire.pad and fixed_field(wire.pad, SEED_BYTES, "a pad"),
+        read_trails(list(wire.trails)),
     )

@@ -32,7 +32,7 @@ from silomix.runtime.net.check.said import (
 from silomix.runtime.net.history import write_trail
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import Line, method
-from silomix.runtime.store.files import write_atomically
+from silomix.runtime.nodes.check.evidence import keep
 from silomix.v1 import services_pb2
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ class Checking:
     async def convict(self, effect: core.Convict) -> None:
         """Keep the evidence, tell operators, and show it to hop 1 if a silo has to sit out."""
         node, verdict = self._node, effect.verdict
-        path = self.evidence / f"{effect.round}-{effect.attempt}.case"
-        await node.work(self._write, effect)
+        path = await node.work(keep, self.evidence, verdict.case, effect.vector)
         node.metrics.rejected(Reason.TAMPERED)
         node.log.error(
             f"TAMPERED: {verdict.sentence}; the evidence is in {path}",
@@ -173,13 +172,6 @@ class Checking:
         )
         if verdict.culprit in node.federation.silo_names and effect.vector is None:
             node.spawn(self._show(verdict.case))
-
-    def _write(self, effect: core.Convict) -> None:
-        self.evidence.mkdir(parents=True, exist_ok=True)
-        name = f"{effect.round}-{effect.attempt}"
-        if effect.vector is not None:
-            write_atomically(self.evidence / f"{name}.vector", effect.vector.tobytes())
-        write_atomically(self.evidence / f"{name}.case", write_case(effect.verdict.case).SerializeToString())
 
     async def _show(self, case: Case) -> None:
         """Show hop 1 the evidence against a silo. If it does not hear, the silo is named again in the next attempt."""

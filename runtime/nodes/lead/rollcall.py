@@ -19,6 +19,44 @@ GONE_S = 20.0
 """It counts as lost when it has not answered for so long: longer than a process takes to start again."""
 
 
+MOST_PROBATION_S = 600.0
+FORGIVEN_S = 3600.0
+"""When a hop has answered for so long, earlier losses count no more."""
+
+
+class Probation:
+    """Which hops are back for good: one that is lost time and again would cost a round each time.
+
+    After its first loss a hop is taken in as soon as it answers; after each further one it has to answer for longer.
+    """
+
+    def __init__(self) -> None:
+        """Nobody was lost yet."""
+        self._losses: dict[str, int] = {}
+        self._answers: dict[str, float] = {}
+        """By hop: since when it has answered every question."""
+
+    def silent(self, hop: str) -> None:
+        """Hear that a hop does not answer."""
+        self._answers.pop(hop, None)
+
+    def lost(self, hop: str) -> None:
+        """Hear that rounds go on without a hop."""
+        self._losses[hop] = self._losses.get(hop, 0) + 1
+
+    def due_s(self, hop: str) -> float:
+        """Seconds for which a hop has to answer before a chain passes it again."""
+        again = self._losses.get(hop, 0) - 1
+        return min(MOST_PROBATION_S, GONE_S * 2 ** min(again - 1, 10)) if again > 0 else 0.0
+
+    def over(self, hop: str, now: float) -> bool:
+        """Hear that a hop answers, and say whether it is back."""
+        answers = now - self._answers.setdefault(hop, now)
+        if answers >= FORGIVEN_S:
+            self._losses.pop(hop, None)
+        return answers >= self.due_s(hop)
+
+
 def meaning(rule: ChainRule, gone: int) -> str:
     """What it means for rounds and for privacy that so many hops do not answer."""
     if gone > rule.lost:

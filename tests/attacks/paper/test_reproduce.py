@@ -16,6 +16,7 @@ from silomix.attacks.paper.registry import REGISTRY, Kept, ReproduceError, find,
 from silomix.models.simulation.experiment import QUICK, RUNS, Experiment, Line, Plot, Progress, Result, Scale, Table
 from silomix.runtime.cli import main
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reproduction.md"
 LABELS = (
     "exp:rec",
     "fig:comm_cost",
@@ -202,3 +203,20 @@ def test_time_of_remapping_is_that_of_the_paper_s_last_layer(tmp_path: Path) -> 
     found = time_remapping(silos=3, records=10)
     assert found["parameters"] == 1290
     assert found["R_P"] > 0
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10"])
+def test_the_page_has_the_papers_sets_at_the_papers_size(data: str) -> None:
+    """All records at alpha 0.1: the rows hold what was measured, and a sum is where a random guess is."""
+    [table] = json.loads((PAGE.parent / "reproduction" / f"sia-paper-size-{data}.json").read_text())["tables"]
+    modes = ["none", "model", "layer", "parameter", "semi-honest"]
+    assert table["columns"][1:6] == modes
+    section = PAGE.read_text().split(f"## sia-paper-size-{data}\n")[1].split("\n## ")[0]
+    assert "alpha = 0.1" in section
+    for row in table["rows"]:
+        assert f"| {' | '.join(map(str, row[:6]))} |" in section
+    best = {
+        mode: [float(n) for n in re.findall(r"[\d.]+", str(table["rows"][-1][1 + i]))] for i, mode in enumerate(modes)
+    }
+    assert all(best[mode][1] > 20 for mode in modes[:4]), "the lower end of the interval; a random guess is 10%"
+    assert best["semi-honest"][1] < 10 < best["semi-honest"][2]

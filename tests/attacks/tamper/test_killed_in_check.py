@@ -30,17 +30,15 @@ def answered_once(ring: Ring) -> None:
     for node in (*ring.hops.values(), *ring.silos.values()):
         coins: dict[bytes, set[bytes]] = {}
         for fact in node.journal:
-            if isinstance(fact, shuffler.Stated):
+            if isinstance(fact, shuffler.Stated | silo.Stated):
                 coins.setdefault(fact.manifest, set()).add(fact.statement.coin)
-            elif isinstance(fact, silo.Stated):
-                coins.setdefault(fact.manifest, set()).add(fact.coin)
         assert coins
         assert all(len(each) == 1 for each in coins.values())
         tossed = [fact.manifest for fact in node.journal if isinstance(fact, silo.Tossed)]
         assert len(set(tossed)) == len(tossed)
 
 
-def killed(node: str, before: int) -> None:
+def killed(node: str, before: int) -> Ring:
     ring = Ring(f=SMALL, kills=(node, before)).run()
     assert ring.applied, f"{node} killed before step {before}"
     assert not ring.verdicts
@@ -48,6 +46,15 @@ def killed(node: str, before: int) -> None:
     assert len(ring.gave_up) <= 1
     assert {one.at for one in ring.silos.values()} == {1}
     answered_once(ring)
+    return ring
+
+
+def test_a_silo_whose_answer_is_written_gives_it_after_a_restart_and_costs_no_attempt() -> None:
+    """Killed between `Remember(Stated)` and `Answer`, it has not been heard, and has lost its seeds."""
+    (before,) = [number for name, number, kind in honest().trace if (name, kind) == ("silo-2", "Answer")]
+    ring = killed("silo-2", before)
+    assert not ring.gave_up
+    assert len([fact for fact in ring.silos["silo-2"].journal if isinstance(fact, silo.Joined)]) == 1
 
 
 @pytest.mark.parametrize("node", ["shuffler-2", "silo-2", AGGREGATOR])

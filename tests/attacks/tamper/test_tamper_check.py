@@ -187,8 +187,20 @@ def test_a_silo_tosses_once_and_answers_once_across_restarts() -> None:
     assert refused(lambda: again.step(event)) is Reason.SHARE_MISMATCH
     again.tossed[m.digest] = hearing.subject.context
     again.step(event)
-    again.stated[m.digest] = bytes(32)  # another coin was answered
-    assert refused(lambda: again.step(silo.CoinIn(hearing.shares))) is Reason.SHARE_MISMATCH
+    assert again.step(silo.CoinIn(hearing.shares)) == [silo.Answer(hearing.statements["silo-1"])]
+    other = (replace(hearing.shares[0], share=bytes(32)), *hearing.shares[1:])
+    assert refused(lambda: again.step(silo.CoinIn(other))) is Reason.SHARE_MISMATCH
+    measured = silo.Measured(m.digest, bytes(32), hearing.statements["silo-1"].scalars)
+    assert refused(lambda: again.step(measured)) is Reason.SHARE_MISMATCH
+
+
+def test_a_silo_that_has_answered_says_the_same_after_a_restart_and_sends_no_other_body() -> None:
+    ring, hearing, m = pieces()
+    again = silo.Silo(ring.f, identity("silo-1"))
+    for fact in ring.silos["silo-1"].journal:
+        again.recall(fact)
+    assert again.step(silo.Announced(m)) == [silo.Answer(hearing.statements["silo-1"])]
+    assert again.step(silo.CoinIn(hearing.shares)) == [silo.Answer(hearing.statements["silo-1"])]
 
 
 def test_a_silo_shows_no_share_for_a_body_that_it_did_not_send() -> None:
@@ -239,6 +251,10 @@ def spoiled(case: Case) -> Iterator[Case]:
         yield replace(case, defence=Defence(other, defence.check, defence.kind).signed(identity(other)))
     check, manifest, subject = case.check, case.manifest, case.subject
     assert check is not None
+    assert subject is not None
+    yield replace(case, subject=None)
+    yield replace(case, charge=Charge.ARRIVAL)
+    yield replace(case, charge=Charge.TRAILS)
     fewer = CheckTranscript(check.tosses, check.statements[:-1])
     yield replace(case, check=fewer)
     one = check.statements[0]
@@ -255,6 +271,63 @@ def test_evidence_that_was_tampered_with_names_nobody() -> None:
     assert decide(verdict.case, federation()).culprit == "shuffler-2"
     for case in cases:
         refused(lambda case=case: decide(case, federation()))
+
+
+def test_false_scalars_of_the_aggregator_are_shown_by_the_hop_that_sent_the_sum() -> None:
+    """It conceals that the check fails at itself, and asks for signatures: the last hop has what it sent."""
+    ring = named("aggregator-states-false-scalars")
+    verdict, vector = ring.verdicts[0], ring.vectors[0]
+    case = verdict.case
+    assert (verdict.culprit, case.charge) == (AGGREGATOR, Charge.ARRIVAL)
+    assert vector is not None
+    assert decide(case, ring.f, vector).culprit == AGGREGATOR
+    assert refused(lambda: decide(case, ring.f)) is Reason.FALSE_EVIDENCE
+    other = vector.copy()
+    other[0] ^= 1
+    assert refused(lambda: decide(case, ring.f, other)) is Reason.FALSE_EVIDENCE
+    facts = [fact for fact in ring.hops["shuffler-3"].journal if isinstance(fact, shuffler.Convicted)]
+    assert [fact.silo for fact in facts] == [AGGREGATOR] * ring.f.policy.attempts  # once in each, however often asked
+    assert facts[0].evidence == case.digest
+    for hop in ring.hops.values():
+        assert not any(isinstance(fact, shuffler.Signed | shuffler.Released) for fact in hop.journal)
+
+
+def test_a_hop_that_lies_on_the_last_edge_cannot_blame_the_aggregator() -> None:
+    """The vector that both have signed for decides, whoever brings it forward."""
+    ring = named("states-false-scalars-3")
+    case = replace(ring.verdicts[0].case, charge=Charge.ARRIVAL, defence=None)
+    check, subject = case.check, case.subject
+    assert check is not None
+    assert subject is not None
+    assert ring.verdicts[0].culprit == "shuffler-3"
+    assert refused(lambda: decide(case, ring.f, ring.hops["shuffler-3"].out)) is Reason.FALSE_EVIDENCE
+
+
+@pytest.mark.parametrize("hop", ["shuffler-2", "shuffler-3"])
+def test_two_trails_of_one_sum_are_evidence(hop: str) -> None:
+    ring = named(f"equivocates-{hop[-1]}")
+    verdict = ring.verdicts[0]
+    one, other = verdict.case.trails
+    assert (verdict.culprit, verdict.case.charge) == (hop, Charge.TRAILS)
+    assert decide(verdict.case, ring.f).culprit == hop
+    elsewhere = replace(other, cohort=bytes(32)).signed(identity(hop))
+    # A hop that was started again may have been given another vector by the one before it, and is honest.
+    given = replace(other, came=bytes(32)).signed(identity(hop))
+    for trails in ((one,), (one, one), (one, replace(other, signature=one.signature)), (one, elsewhere), (one, given)):
+        case = replace(verdict.case, trails=trails)
+        assert refused(lambda case=case: decide(case, ring.f)) in (Reason.FALSE_EVIDENCE, Reason.BAD_SIGNATURE)
+    for each in ring.hops.values():
+        assert not any(isinstance(fact, shuffler.Signed | shuffler.Released) for fact in each.journal)
+
+
+def test_no_two_misbehaviours_of_the_drill_do_the_same() -> None:
+    """What a hop does otherwise is told apart by what it takes off, adds and sends, not by its name."""
+    silos = ("silo-1", "silo-2", "silo-3")
+    for hop in ("shuffler-1", "shuffler-2"):
+        lies = [BY_NAME[f"{name}-{hop[-1]}"].lie(hop, Random(0)) for name in ("adds-twice", "drops-a-silo")]
+        lies.append(BY_NAME[f"does-not-add-{hop[-1]}"].lie(hop, Random(0)))
+        done = {(tuple(map(lie.counts, silos)), tuple(sorted(lie.removes(silos)))) for lie in lies}
+        assert len(done) == len(lies)
 
 
 def test_an_honest_check_makes_no_case() -> None:

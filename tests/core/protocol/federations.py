@@ -198,7 +198,7 @@ def manifest(f: Federation, round_: int = 1, attempt: int = 1, log: RoundLog | N
     last = log.last
     assert last is not None
     chain: tuple[str, ...] = changes.pop("chain", f.chain)
-    drawn = f.draw(log.applied + 1)
+    drawn = f.draw(log.applied + 1, log.model)
     invites = changes.get("invited", () if drawn == f.silo_names else drawn)
     names: tuple[str, ...] = invites or f.silo_names
     masked = f.policy.level is not Level.TRUSTED

@@ -162,7 +162,7 @@ class Hop:
 
     def prepare(self, m: Manifest, now: float = 0.0) -> None:
         """Make the keys of an attempt, if the hop still makes any for it."""
-        silos = self.f.draw(m.applied + 1)
+        silos = self.f.draw(m.applied + 1, m.model)
         try:
             self.catch_up(m.head)
             self.feed(Prepare(self.f.digest, m.round, m.attempt, silos, self.core.last_released, m.head, now))

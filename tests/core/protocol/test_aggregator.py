@@ -849,11 +849,13 @@ def test_the_same_silos_are_invited_until_a_round_is_applied_and_others_then() -
     assert node.store(40.0) == [AskKeys(2, 1, f.chain, asked.silos, node.core.log.head)]
     node.restart()
     assert node.start() == [AskKeys(2, 1, f.chain, asked.silos, node.core.log.head)]
-    assert node.run_round() == [AskKeys(3, 1, f.chain, f.draw(2), node.core.log.head)]
-    assert f.draw(2) != asked.silos
-    draws = {f.draw(count) for count in range(1, 31)}
-    assert len(draws) > 20
-    assert {silo for draw in draws for silo in draw} == set(f.silo_names)
+    (further,) = node.run_round()
+    second = f.draw(2, node.core.log.model)
+    assert further == AskKeys(3, 1, f.chain, second, node.core.log.head)
+    assert second != asked.silos
+    for draws in ({f.draw(n, MODEL) for n in range(1, 31)}, {f.draw(1, bytes([n] * 32)) for n in range(30)}):
+        assert len(draws) > 20
+        assert {silo for draw in draws for silo in draw} == set(f.silo_names)
 
 
 def test_no_fewer_are_invited_than_the_minimum() -> None:

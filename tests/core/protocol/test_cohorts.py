@@ -162,4 +162,4 @@ def test_a_minority_releases_nothing_at_hop_1_and_is_not_believed_at_hop_2() -> 
 
 def test_a_subsample_invites_no_fewer_than_the_minimum() -> None:
     f = federation(10, minimum_cohort=0, subsample=0.2)
-    assert len(f.draw(1)) == 6
+    assert f.drawn == len(f.draw(1, bytes(32))) == 6

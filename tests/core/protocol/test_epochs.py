@@ -352,7 +352,7 @@ def test_a_hop_goes_on_in_the_next_epoch_once_the_record_counts() -> None:
 
 
 def prepare(f: Federation, log: RoundLog, now: float = 0.0) -> shuffler.Prepare:
-    return shuffler.Prepare(f.digest, log.round, 1, f.draw(log.applied + 1), 0, log.head, now)
+    return shuffler.Prepare(f.digest, log.round, 1, f.draw(log.applied + 1, log.model), 0, log.head, now)
 
 
 def test_a_hop_opens_nothing_under_an_epoch_that_is_over() -> None:

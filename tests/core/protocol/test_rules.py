@@ -202,8 +202,10 @@ cases = pytest.mark.parametrize(("name", "value", "reason"), CASES)
 
 def test_an_aggregator_cannot_choose_whom_to_invite() -> None:
     few = federation(subsample=0.75)
-    others = next(few.draw(r) for r in range(2, 50) if few.draw(r) != few.draw(1))
-    for names in (others, ()):
+    own = few.draw(1, M.model)
+    others = next(few.draw(r, M.model) for r in range(2, 50) if few.draw(r, M.model) != own)
+    another = next(few.draw(1, bytes([n] * 32)) for n in range(50) if few.draw(1, bytes([n] * 32)) != own)
+    for names in (others, another, ()):
         m = manifest(few, invited=names)
         assert refused(lambda m=m: check_manifest(m, few)) is Reason.WRONG_POLICY  # type: ignore[misc]
 
@@ -212,7 +214,7 @@ def test_what_an_honest_aggregator_signs_is_accepted() -> None:
     check_manifest(M, F)
     check_manifest(manifest(F, minimum_cohort=4), F)
     few = federation(subsample=0.75)
-    check_manifest(manifest(few, invited=few.draw(1)), few)
+    check_manifest(manifest(few, invited=few.draw(1, M.model)), few)
 
 
 def test_a_chain_may_lack_as_many_hops_as_the_policy_allows_and_keeps_its_order() -> None:

@@ -7,7 +7,7 @@ since it states a total that its own evidence does not explain. An honest node k
 a false one, so no seed of two honest nodes is ever opened. Silence is no evidence: nobody is named for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -33,7 +33,7 @@ from silomix.runtime.core.protocol.check.said import (
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest
-from silomix.runtime.core.protocol.release import pad_digest
+from silomix.runtime.core.protocol.release import Trail, pad_digest
 from silomix.runtime.core.protocol.rules import check_manifest, layout
 
 
@@ -72,6 +72,10 @@ class Charge(StrEnum):
     """An equation of the check does not hold."""
     PAD = "pad"
     """A hop stated scalars of another pad than the one that it showed."""
+    ARRIVAL = "arrival"
+    """The check fails between the last hop and the aggregator, and the hop shows the vector that it sent."""
+    TRAILS = "trails"
+    """A hop signed two trails of one cohort."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,16 @@ class Case:
 
     charge: Charge
     manifest: Manifest
-    subject: Subject
+    subject: Subject | None = None
+    """What the check was about; nothing if it had not begun."""
     toss: Toss | None = None
     check: CheckTranscript | None = None
     defence: Defence | None = None
     hop: str = ""
     """Whose pad it is."""
     pad: bytes = field(default=b"", repr=False)
+    trails: tuple[Trail, ...] = ()
+    """Two that one hop has signed."""
 
     @property
     def digest(self) -> bytes:
@@ -94,12 +101,13 @@ class Case:
         return digest(
             "case",
             str(self.charge),
-            self.subject.context,
+            self.manifest.digest if self.subject is None else self.subject.context,
             b"" if self.toss is None else self.toss.digest,
             b"" if self.check is None else self.check.digest,
             b"" if self.defence is None else self.defence.digest,
             self.hop,
             self.pad,
+            *(trail.digest for trail in self.trails),
         )
 
 
@@ -115,18 +123,25 @@ class Verdict:
 def decide(case: Case, federation: Federation, vector: Bytes | None = None) -> Verdict:
     """Look at the evidence for oneself, and name the culprit; refuse a case that proves nothing."""
     check_manifest(case.manifest, federation)
-    check_subject(case.subject, case.manifest, federation)
+    subject = case.subject
+    if case.charge is Charge.TRAILS:
+        return _decide_trails(case, federation)
+    if subject is None:
+        raise _nothing("a case about a check needs what the check was about")
+    check_subject(subject, case.manifest, federation)
     match case.charge:
         case Charge.SHARE:
-            return _decide_share(case, federation)
+            return _decide_share(case, subject, federation)
         case Charge.EQUATION:
-            return _decide_equation(case, federation, vector)
+            return _decide_equation(case, subject, federation, vector)
         case Charge.PAD:
-            return _decide_pad(case, federation)
+            return _decide_pad(case, subject, federation)
+        case Charge.ARRIVAL:
+            return _decide_arrival(case, subject, federation, vector)
 
 
-def _decide_share(case: Case, federation: Federation) -> Verdict:
-    one, subject = case.toss, case.subject
+def _decide_share(case: Case, subject: Subject, federation: Federation) -> Verdict:
+    one = case.toss
     if one is None or one.silo not in subject.cohort.silos:
         raise _nothing("a case about a share needs the share of a silo of the cohort")
     verify(federation.member(one.silo).key, one.digest, one.signature, one.silo)
@@ -135,9 +150,9 @@ def _decide_share(case: Case, federation: Federation) -> Verdict:
     return Verdict(one.silo, f"{one.silo} showed a share of the coin that it had not committed to", case)
 
 
-def _decide_equation(case: Case, federation: Federation, vector: Bytes | None) -> Verdict:
-    subject, check, defence = case.subject, case.check, case.defence
-    chain, silos = case.manifest.chain, case.subject.cohort.silos
+def _decide_equation(case: Case, subject: Subject, federation: Federation, vector: Bytes | None) -> Verdict:
+    check, defence = case.check, case.defence
+    chain, silos = case.manifest.chain, subject.cohort.silos
     if check is None or defence is None:
         raise _nothing("a case about an equation needs the transcript and a defence")
     check_said(check, subject.context, silos, chain, federation)
@@ -147,13 +162,69 @@ def _decide_equation(case: Case, federation: Federation, vector: Bytes | None) -
     verify(federation.member(defence.node).key, defence.digest, defence.signature, defence.node)
     if (defence.node, defence.check, defence.kind) != (first.where, check.digest, first.kind):
         raise _nothing(f"the defence is not that of {first.where}, where the first equation fails")
-    opened = _opened(case, defence, check.coin, vector)
+    opened = _opened(case.manifest, subject, defence, check.coin, vector)
     liars = tamper.arbitrate(federation.plan, check.arithmetic(chain), first, opened)
     culprit = liars[0]
     where = told(first, chain, federation)
     if culprit == first.where:
         return Verdict(culprit, f"{culprit} altered the sum, or lies about it: {where}, and it shows nobody else", case)
     return Verdict(culprit, f"{culprit} signed false scalars, as what {first.where} opened shows: {where}", case)
+
+
+def _decide_arrival(case: Case, subject: Subject, federation: Federation, vector: Bytes | None) -> Verdict:
+    """Both ends of the last edge have signed for one vector: whoever stated other scalars than it has lied."""
+    check, manifest = case.check, case.manifest
+    lead, last = federation.aggregator.name, manifest.chain[-1]
+    if check is None or vector is None:
+        raise _nothing("a case about what reached the aggregator needs the transcript, and the vector")
+    check_said(check, subject.context, subject.cohort.silos, manifest.chain, federation)
+    first = first_finding(check, federation, subject.cohort.silos, manifest.chain)
+    if first is None or (first.kind, first.where) != (EquationKind.EDGE, lead):
+        raise _nothing(f"the first equation to fail is not the one between {last} and {lead}")
+    if vector_root(vector, manifest) != subject.ready.root:
+        raise _nothing(f"the vector is not the one that {last} signed for and {lead} took in")
+    true = scalars_of(check.coin, layout(manifest), [vector])[0]
+    culprit = lead if check.of(lead).scalars[0] != true else last
+    return Verdict(culprit, f"{culprit} signed false scalars of what passed from {last} to {lead}", case)
+
+
+def _decide_trails(case: Case, federation: Federation) -> Verdict:
+    """What a hop sends follows from what came in, from the cohort, and from its pad, which is durable.
+
+    Of two trails with different vectors that came in nothing follows: the hop may have been started again in between,
+    and whoever was before it may have told two stories.
+    """
+    if len(case.trails) != 2:
+        raise _nothing("a case about trails needs two of them")
+    one, other = case.trails
+    given = [(trail.hop, trail.cohort, trail.grouping, trail.came) for trail in case.trails]
+    if one.digest == other.digest or given[0] != given[1]:
+        raise _nothing("the trails are the same, or of two hops, or of two cohorts, or not of the same that came in")
+    if one.hop not in case.manifest.chain:
+        raise _nothing(f"{one.hop} has no part in that attempt")
+    for trail in case.trails:
+        verify(federation.member(trail.hop).key, trail.digest, trail.signature, trail.hop)
+    return Verdict(one.hop, f"{one.hop} signed two different trails of one sum", case)
+
+
+class EquivocationError(PeerFault):
+    """A refusal of trails that contradict what the same hop has signed before, with the evidence."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        """The sentence is for people; what counts is the evidence."""
+        super().__init__(Reason.TAMPERED, verdict.sentence, peer=verdict.culprit)
+        self.verdict = verdict
+
+
+def check_told_once(known: Sequence[Trail], came: Sequence[Trail], manifest: Manifest, federation: Federation) -> None:
+    """Check that trails whose signatures hold are those that came before, if any did; name whoever signed two.
+
+    Each names what the one before it sent, so that at the first difference the same came in.
+    """
+    for one, other in zip(known, came, strict=False):
+        if one.digest != other.digest:
+            case = Case(Charge.TRAILS, manifest, trails=(one, other))
+            raise EquivocationError(decide(case, federation))
 
 
 def first_finding(
@@ -163,25 +234,27 @@ def first_finding(
     return next(iter(check.findings(federation.plan, silos, chain)), None)
 
 
-def _opened(case: Case, defence: Defence, coin: bytes, vector: Bytes | None) -> dict[str, Scalars]:
+def _opened(
+    manifest: Manifest, subject: Subject, defence: Defence, coin: bytes, vector: Bytes | None
+) -> dict[str, Scalars]:
     """Recompute a claim from what was opened; an opening that is none counts for nothing."""
-    manifest, name = case.manifest, defence.name
+    name = defence.name
     shape = layout(manifest)
     if not name:
         return {}
     if defence.kind is EquationKind.EDGE:
-        if defence.root != signed_root(case.subject, defence.node, name, manifest):
+        if defence.root != signed_root(subject, defence.node, name, manifest):
             return {}
         if vector is None or vector_root(vector, manifest) != defence.root:
             raise _nothing(f"the vector that {defence.node} opened is missing, or is another")
         return {name: scalars_of(coin, shape, [vector])[0]}
     key = manifest.key_for(defence.node, name)
-    if name not in case.subject.cohort.silos or key is None or len(defence.private) != len(key.public_key):
+    if name not in subject.cohort.silos or key is None or len(defence.private) != len(key.public_key):
         return {}
     private, layer = Secret(defence.private), manifest.layer(defence.node)
     if public_key(private) != key.public_key:
         return {}
-    sealed = case.subject.header_of(name).seeds[layer - 1]
+    sealed = subject.header_of(name).seeds[layer - 1]
     context = manifest.context(layer)
     try:
         seed = unseal(sealed.sealed, private, context)
@@ -234,8 +307,8 @@ def defend(
     return made.signed(identity)
 
 
-def _decide_pad(case: Case, federation: Federation) -> Verdict:
-    subject, check, hop = case.subject, case.check, case.hop
+def _decide_pad(case: Case, subject: Subject, federation: Federation) -> Verdict:
+    check, hop = case.check, case.hop
     chain = case.manifest.chain
     if check is None or hop not in chain:
         raise _nothing("a case about a pad needs the transcript and a hop")

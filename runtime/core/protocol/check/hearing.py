@@ -38,6 +38,12 @@ class Hearing:
             return tuple(silo for silo in self.subject.cohort.silos if silo not in self.tosses)
         return tuple(name for name in self.names if name not in self.statements)
 
+    def needs(self, name: str) -> bool:
+        """Whether the check waits for this node: for its scalars, or for its defence when all have spoken."""
+        if name not in self.statements:
+            return True
+        return not self.silent and self.finding is not None and self.finding.where == name
+
     def toss(self, one: Toss) -> bool:
         """Take a share in; say whether it was the last, and all of them make the coin now."""
         check_toss(one, self.subject, self.federation)
