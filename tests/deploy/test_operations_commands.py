@@ -21,7 +21,8 @@ from silomix.runtime.core.protocol.epochs import check_successor
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "operations.md").read_text()
-COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S) for line in block.splitlines()]
+BLOCKS: list[str] = re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines()]
 
 ELSEWHERE = {
     "python3.11 -m venv": "installs from the network: tests/test_wheel.py installs into an environment of its own",
