@@ -54,7 +54,7 @@ def test_the_wheel_has_its_licence_and_says_what_it_needs(wheel: Path) -> None:
     assert said["License-Expression"] == "Apache-2.0"
     licence = metadata.replace("METADATA", "licenses/LICENSE")
     assert inside.read(licence) == (ROOT / "LICENSE").read_bytes()
-    assert set(said.get_all("Provides-Extra") or []) == {"train", "flower", "traces", "traps", "fuzz", "dev"}
+    assert set(said.get_all("Provides-Extra") or []) == {"train", "flower", "traces", "pkcs11", "traps", "fuzz", "dev"}
     needed = [need for need in said.get_all("Requires-Dist") or [] if "extra ==" not in need]
     assert not any(re.search(r"==|<", need) for need in needed), "a library pins nothing: constraints.txt does"
     assert not any(need.startswith(("torch", "flwr")) for need in needed), "a shuffler has neither"
