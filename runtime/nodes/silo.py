@@ -123,9 +123,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         await self._announced(news.manifest)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
-                later = (
-                    self.federation.epoch > 1
-                )  # which may not have begun, or the aggregator was restored from before
+                later = self.federation.epoch > 1  # not begun yet, or the aggregator was restored from before it
                 if fault is not None and fault.reason in NOT_WANTED and not later:
                     raise fault from None
                 if fault is not None:
