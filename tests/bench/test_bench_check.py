@@ -36,7 +36,10 @@ def test_shares_are_of_the_round_that_was_given() -> None:
         "repeats": 1,
         "seconds": {"protected": 2.0, "checked": 3.0},
         "cpu_s": {"protected": 4.0, "checked": 5.0},
-        "protected_cpu_s": {"silos": 3.0, "plain": 0.0, "hop 1": 1.0},
+        "cpu_s_by_role": {
+            "protected": {"silos": 3.0, "plain": 0.0, "hop 1": 1.0},
+            "checked": {"silos": 3.5, "plain": 0.0, "hop 1": 1.5},
+        },
     }
     found = check._result(passes, round_, figures, {"silo_s": 1.0, "hop_s": 1.0, "verifier_s": 1.0})
     assert found["adds"]["wall"] == pytest.approx(0.5)
@@ -44,6 +47,7 @@ def test_shares_are_of_the_round_that_was_given() -> None:
     total = 3 * figures["silo_s"] + 2 * figures["hop_s"] + figures["aggregator_s"]
     assert found["adds"]["cpu_passes"] == pytest.approx(total / 4.0)
     assert found["round"]["cpu_s_by_role"] == {"silos": 3.0, "hop 1": 1.0}
+    assert found["round"]["checked_cpu_s_by_role"] == {"silos": 3.5, "hop 1": 1.5}
 
 
 @pytest.mark.full
