@@ -70,7 +70,8 @@ class Screen:
 
     def _warn(self, remarks: list[Remark]) -> None:
         for sentence in sentences(remarks):
-            key = sentence.partition(": ")[2] or sentence  # the same from another silo, or in a later round, is no news
+            said = (one.message for one in remarks if sentence.endswith(one.message))
+            key = next(said, sentence.partition(": ")[2])  # the same from another node, or in a later round, is no news
             if key not in self._said:
                 self._said.add(key)
                 self._out.print(f"! {sentence}", style="yellow", soft_wrap=True)
