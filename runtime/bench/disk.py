@@ -21,6 +21,7 @@ from silomix.runtime.bench.rules import Vector
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.local import InProcess, create
+from silomix.runtime.store.home import Home
 from silomix.runtime.terminal import console, say_json
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - what it is there for
@@ -102,7 +103,7 @@ async def _take_turns(
             policy = Policy(task=f"{__name__}:bench_disk", rounds=1, minimum_cohort=silos)
             federation = create(home, silos, hops, policy=policy, task=task, silo_options=lambda _: {})
             tasks = dict.fromkeys((federation.aggregator.name, *federation.silo_names), task)
-            async with InProcess(home, tasks=tasks, log=place / "log.txt") as running:
+            async with InProcess(home, tasks=tasks, log=Home(place).log) as running:
                 before = syncs[0]
                 (done,) = await running.finished()
                 if turn >= WARM_UP:

@@ -9,6 +9,7 @@ import pytest
 from silomix.runtime.cli.entry import main
 
 
+@pytest.mark.full
 def test_both_are_measured_and_nothing_is_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sync = os.fsync
     given = ["--silos", "3", "--hops", "1", "--parameters", "1000", "--rounds", "1", "--disk", str(tmp_path)]

@@ -55,6 +55,7 @@ def test_every_recipe_is_listed_and_has_a_test() -> None:
         assert f'recipe("{name}")' in tests
 
 
+@pytest.mark.full
 def test_records_are_dealt_out_by_class(recipe: Recipe) -> None:
     printed = recipe("dirichlet_split.py")
     counts = [[int(n) for n in re.findall(r"\d+", line)[1:]] for line in printed.splitlines()[:5]]
