@@ -56,7 +56,7 @@ def _any_record(self: shuffler.Shuffler, event: shuffler.RecordIn) -> list[shuff
     return [*stored, *self._countersign(record)]
 
 
-# R3: a hop forgets what it has released.
+# R3: a hop forgets what it has released, and does not read it in the log either.
 
 
 def _forgetful(self: shuffler.Shuffler, fact: shuffler.Fact) -> None:
@@ -204,7 +204,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (shuffler.Shuffler, "_prepare", _any_round),
             (shuffler.Shuffler, "_record", _any_record),
         ],
-        Rule.R3: [(shuffler.Shuffler, "recall", _forgetful)],
+        Rule.R3: [(shuffler.Shuffler, "recall", _forgetful), (roundlog.RoundLog, "released", lambda *_: ())],
         Rule.AGREEMENT: [
             (shuffler, "check_ready", _nothing),
             (shuffler, "check_agreed", _nothing),
