@@ -53,7 +53,7 @@ def add(kinds: Any, json_flag: Callable[[argparse.ArgumentParser], None]) -> Non
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cmd.add_argument("--all", action="store_true", help="every attack: about 40 s of one core")
+    cmd.add_argument("--all", action="store_true", help="every attack: about two minutes")
     cmd.add_argument("--list", action="store_true", help="list every attack, its rule, and what should come of it")
     cmd.add_argument("--only", action="append", default=[], metavar="NAME", help="this attack; may be repeated")
     cmd.add_argument(
