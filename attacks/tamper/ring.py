@@ -37,7 +37,7 @@ from silomix.runtime.core.protocol.check.blame import (
     signed_root,
     vector_root,
 )
-from silomix.runtime.core.protocol.check.forms import put_blinders, scalars_of
+from silomix.runtime.core.protocol.check.forms import draw_blinders, scalars_of
 from silomix.runtime.core.protocol.check.said import SignedRoot, Statement, Subject, Toss, check_bodies, checks, relayed
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
@@ -325,7 +325,8 @@ class Silo(Node):
         """Send the body under fresh masks, with fresh blinders."""
         self.sealing = self.lies.seed(self.core.sealing(m, self.ring.rng))
         body = self.ring.frozen(self.name, m)
-        put_blinders(body, layout(m), self.ring.rng)
+        shape = layout(m)
+        shape.part(body, shape.value_chunks)[:] = draw_blinders(shape, self.ring.rng)
         cover(1, body, m, [(seed, m.context(layer)) for layer, seed in self.sealing.seeds])
         self.body, self.root = body, vector_root(body, m)
         signature = identity(self.name).sign(trailer_digest(self.sealing.header.digest, self.root))

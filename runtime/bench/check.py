@@ -78,8 +78,9 @@ class Passes:
             fold.finish(zero)
 
     def silo(self) -> None:
-        """What it sent, and its mask for each hop: it has kept them."""
-        self.fold(1 + self.hops, 0)
+        """What it sent, which it masks again, and its mask for each hop."""
+        self.masks(self.plan.moduli)
+        self.fold(1, self.hops)
 
     def hop(self) -> None:
         """What came in, what went out, and its pad."""

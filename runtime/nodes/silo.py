@@ -528,10 +528,12 @@ class _Masking:
             part = self._part(index * sum(self._mode.sizes(0)), sum(sizes)).data
             planes = [part[sum(sizes[:j]) : sum(sizes[: j + 1])] for j in range(len(sizes))]
         else:
+            n = self.layout.length(index)
             plain = self._held.plain(index)
             masked = self._masked[: len(plain)]
             masked[:] = plain
-            self._held.cover(index, masked, self._streams)
+            for stream in self._streams:
+                stream.apply(masked, index, n)
             planes = self.layout.planes(masked.data, index)
         return chunk_frame(BODY, index, start, planes), chunk_digest(index, start, planes)
 

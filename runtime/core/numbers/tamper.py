@@ -215,7 +215,7 @@ class _Equation:
 
     def failing(self, plan: Plan, claims: Mapping[str, Scalars]) -> list[int]:
         """Return the planes in which these claims do not add up to the total."""
-        summed = _total(plan, claims.values())
+        summed = total(plan, claims.values())
         return [plane for plane, row in enumerate(self.total) if row != summed[plane]]
 
 
@@ -225,7 +225,7 @@ def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
     for h, passage in enumerate(transcript.passages):
         yield _Equation(EquationKind.EDGE, passage.hop, passage.taken, claims)
         added = () if passage.pad is None else (passage.pad,)
-        removed = _total(plan, (passage.taken, *added, _negative(plan, passage.sent)))
+        removed = total(plan, (passage.taken, *added, _negative(plan, passage.sent)))
         yield _Equation(EquationKind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
         claims = {passage.hop: passage.sent}
     yield _Equation(EquationKind.EDGE, transcript.arrival.node, transcript.arrival.taken, claims)
@@ -293,7 +293,8 @@ def arbitrate(plan: Plan, transcript: Transcript, finding: Finding, opened: Mapp
     return (*liars, equation.where) if equation.failing(plan, truth) else tuple(liars)
 
 
-def _total(plan: Plan, terms: Collection[Scalars]) -> Scalars:
+def total(plan: Plan, terms: Collection[Scalars]) -> Scalars:
+    """Add scalars up, which is what the forms of a sum of vectors are."""
     return tuple(
         tuple(sum(column) % p for column in zip(*(term[plane] for term in terms), strict=True))
         for plane, p in enumerate(plan.moduli)

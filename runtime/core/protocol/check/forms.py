@@ -5,6 +5,8 @@ All that one node folds under one coin is folded in step, chunk by chunk, so tha
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.fold import Fold, Scalars, rhos
 from silomix.runtime.core.numbers.layout import Layout
@@ -55,13 +57,14 @@ def scalars_of(
     return forms.finish()
 
 
-def put_blinders(body: Bytes, shape: Layout, rng: Rng) -> None:
-    """Draw a silo's blinders for one header, and put them behind its values."""
-    if shape.blinders:
-        residues = shape.buffer(shape.blinders)
-        for row, drawn in zip(residues, blinders(shape.plan, rng), strict=True):
-            row[: len(drawn)] = drawn
-        shape.put(shape.part(body, shape.value_chunks), residues)
+def draw_blinders(shape: Layout, rng: Rng) -> Bytes:
+    """Draw a silo's blinders for one header, packed: the chunk behind its values."""
+    residues = shape.buffer(shape.blinders)
+    for row, drawn in zip(residues, blinders(shape.plan, rng), strict=True):
+        row[: len(drawn)] = drawn
+    chunk = np.empty(sum(shape.plan.plane_bytes(shape.blinders)), np.uint8)
+    shape.put(chunk, residues)
+    return chunk
 
 
 def write_scalars(scalars: Scalars) -> bytes:
