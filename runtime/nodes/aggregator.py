@@ -160,6 +160,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return initial.read_bytes()
 
     @property
+    def model_file(self) -> Path:
+        """Where the newest model lies: the initial one, as long as no round was applied."""
+        path = self.config.state.model(self.model)
+        return path if path.exists() or self.config.initial_model is None else self.config.initial_model
+
+    @property
     def state_at_rest(self) -> bytes:
         """Digest of the server's state before the first round."""
         return self._state_digest(self.optimiser.start(self.schema))
@@ -374,7 +380,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     who = ", ".join(effect.barred)
                     self.log.error(
                         f"the federation stops: {who} was shown to have lied, and there is no chain without it; the "
-                        f"evidence is in {self.checking.evidence}",
+                        f"evidence is in {self.checking.evidence}, and the newest model in {self.model_file}",
                         peer=effect.barred[0],
                     )
                 elif effect.converged:
