@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -51,7 +52,7 @@ from silomix.runtime.nodes.lead.recovery import Recovery
 from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, Probation, RollCall, meaning
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
-from silomix.runtime.nodes.node import RETRY_S, Driver, Node
+from silomix.runtime.nodes.node import DOUBLE, RETRY_S, Driver, Node
 from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
@@ -71,6 +72,8 @@ DELTA = 1e-5
 FINISHED = core.Phase.FINISHED
 GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
 """Why a hop will never sign for a release, or show its pad."""
+DOUBLED_S = 120.0
+"""For how long it is told that two processes of a hop were heard: greetings come twice a minute."""
 HAND_OVER_S = 5.0
 """Time that a hop has to hear that an epoch is over."""
 FAREWELL_S = 2.0
@@ -158,6 +161,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 f"{initial or 'the model to begin with'} is not there: write it with `silomix model init`",
             )
         return initial.read_bytes()
+
+    @property
+    def model_file(self) -> Path:
+        """Where the newest model lies: the initial one, as long as no round was applied."""
+        path = self.config.state.model(self.model)
+        return path if path.exists() or self.config.initial_model is None else self.config.initial_model
 
     @property
     def state_at_rest(self) -> bytes:
@@ -374,7 +383,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     who = ", ".join(effect.barred)
                     self.log.error(
                         f"the federation stops: {who} was shown to have lied, and there is no chain without it; the "
-                        f"evidence is in {self.checking.evidence}",
+                        f"evidence is in {self.checking.evidence}, and the newest model in {self.model_file}",
                         peer=effect.barred[0],
                     )
                 elif effect.converged:
@@ -909,6 +918,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """What is wrong with a hop, and what it means if it does not answer."""
         if hop in self.missing_hops:
             return f"{self.missing_hops[hop]}; {meaning(self.federation.chain_rule, len(self.missing_hops))}"
+        if self.clock() - self.doubled.get(hop, -inf) < DOUBLED_S:
+            return DOUBLE
         return self.core.trouble.get(hop, "")
 
     def _stuck(self) -> str:

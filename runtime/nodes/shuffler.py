@@ -20,8 +20,9 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.check.blame import Charge, EquivocationError, Verdict
 from silomix.runtime.core.protocol.epochs import Epochs
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, life_after, number_of
 from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.lives import Life, Lives
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import (
     Accusation,
@@ -172,6 +173,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         sweep_pads(self.journal)
         for fact in read_shuffler(self.journal):
             self.core.recall(fact)
+        self.lives = Lives(self.federation, self._begun())
         self.spool = config.state.spool
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
@@ -185,6 +187,13 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self._through: tuple[Manifest, bytes] | None = None
         """The last attempt that came through here, and the root of what came in: for whoever asks again."""
         self._opened_at = 0.0
+
+    def _begun(self) -> Life:
+        """Number this process, durably: of two with one identity the later goes on."""
+        before = max((number_of(value) for _, _, value in self.journal.facts("life")), default=0)
+        life = Life(self.config.name, life_after(before, os.urandom))
+        self.journal.put("life", 0, "", life.life)
+        return life.signed(self.identity, self.federation)
 
     def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""
