@@ -62,7 +62,7 @@ def without_check() -> Iterator[None]:
 def run_one(which: Misbehaviour, seed: int = 0, f: Federation | None = None) -> Result:
     """Run one misbehaviour against a federation whose other nodes are honest."""
     lie = which.lie(which.node, Random(seed))  # noqa: S311 - drills are repeated by their seeds
-    ring = Ring({which.node: lie}, seed=seed, f=f or federation(rounds=which.rounds))
+    ring = Ring({which.node: lie}, seed=seed, f=f or federation(rounds=which.rounds, traps=which.traps))
     _equip(lie, ring, which.node)
     ring.run()
     return judge(which, ring)

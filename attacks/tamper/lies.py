@@ -10,6 +10,7 @@ from typing import Any
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import Scalars
+from silomix.runtime.core.protocol.check.trapped import Trapped
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import Cohort, Manifest
 from silomix.runtime.core.protocol.release import Trail
@@ -63,6 +64,18 @@ class Honest:
     def measures(self, scalars: tuple[Scalars, ...]) -> tuple[Scalars, ...]:
         """What it says of its vectors."""
         return scalars
+
+    def states(self, trapped: Trapped) -> Trapped:
+        """What it says at the traps."""
+        return trapped
+
+    def proves(self, proofs: bytes) -> bytes:
+        """What a hop shows for proofs of what it removed at the traps."""
+        return proofs
+
+    def accuses(self, false: tuple[str, ...]) -> tuple[str, ...]:
+        """Of whom a hop says that their commitments keep it from proving."""
+        return false
 
     # A silo
 

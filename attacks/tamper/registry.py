@@ -13,6 +13,7 @@ from silomix.attacks.tamper.ring import AGGREGATOR, identity
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, commitment
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import Scalars
+from silomix.runtime.core.protocol.check.trapped import Trapped, points
 from silomix.runtime.core.protocol.messages import Cohort, Manifest
 from silomix.runtime.core.protocol.release import Trail
 from silomix.runtime.core.protocol.rules import layout
@@ -283,6 +284,49 @@ class AppliesOtherSum(_Lie):
         return out
 
 
+class StatesFalseResidue(_Lie):
+    """Passes everything on as it should, and lies about a residue of it at a trap."""
+
+    def states(self, trapped: Trapped) -> Trapped:
+        """Say something else of the last lot: what a silo or a hop sent, or what reached the aggregator."""
+        return replace(trapped, residues=(*trapped.residues[:-1], _shifted(trapped.residues[-1])))
+
+
+class CommitsToOtherMask(_Lie):
+    """Commits at a trap to another mask than it has sealed to the second hop."""
+
+    def states(self, trapped: Trapped) -> Trapped:
+        """Exchange the first two points."""
+        first, second, *others = trapped.commitments
+        cut = points(second)
+        return replace(trapped, commitments=(first, b"".join((cut[1], cut[0], *cut[2:])), *others))
+
+
+class CommitsToOtherPad(_Lie):
+    """Commits at the traps to another pad than its own, and has no proof."""
+
+    def states(self, trapped: Trapped) -> Trapped:
+        """Exchange the first two points."""
+        cut = points(trapped.commitments[0])
+        return replace(trapped, commitments=(b"".join((cut[1], cut[0], *cut[2:])),))
+
+
+class ForgesProof(_Lie):
+    """Signs a proof that is none."""
+
+    def proves(self, proofs: bytes) -> bytes:
+        """Change one bit."""
+        return bytes([proofs[0] ^ 1]) + proofs[1:]
+
+
+class AccusesSilo(_Lie):
+    """Says that an honest silo committed to another mask, and opens its key."""
+
+    def accuses(self, false: tuple[str, ...]) -> tuple[str, ...]:
+        """Accuse the first silo."""
+        return ("silo-1",)
+
+
 def silent_at(step: str) -> type[_Lie]:
     """Make a node that says nothing at a step."""
 
@@ -304,6 +348,10 @@ class FlipsAndKeepsSilent(FlipsResidue):
             raise Silent
 
 
+DRILL_TRAPS = 2
+"""Of the policy, where a misbehaviour is about traps."""
+
+
 @dataclass(frozen=True)
 class Misbehaviour:
     """One way of misbehaving."""
@@ -317,13 +365,17 @@ class Misbehaviour:
     """Whether it goes unnoticed without the check."""
     rounds: int = 1
     """How many it takes."""
+    traps: int = 0
+    """How many the policy has."""
 
 
 def _all() -> tuple[Misbehaviour, ...]:
     made: list[Misbehaviour] = []
 
-    def add(name: str, node: str, lie: type[_Lie], ends: Ends, *, without: bool = False, rounds: int = 1) -> None:
-        made.append(Misbehaviour(name, node, lie, ends, (lie.__doc__ or "").strip(), without, rounds))
+    def add(
+        name: str, node: str, lie: type[_Lie], ends: Ends, *, without: bool = False, rounds: int = 1, traps: int = 0
+    ) -> None:
+        made.append(Misbehaviour(name, node, lie, ends, (lie.__doc__ or "").strip(), without, rounds, traps))
 
     for hop in ("shuffler-1", "shuffler-2", "shuffler-3"):
         for name, lie in (
@@ -348,8 +400,18 @@ def _all() -> tuple[Misbehaviour, ...]:
         for step in ("Prepare", "Open", "relay", "CoinIn", "ReadyIn", "RevealIn"):
             add(f"silent-at-{step.lower()}-{hop[-1]}", hop, silent_at(step), Ends.LISTED)
         add(f"silent-at-chargein-{hop[-1]}", hop, FlipsAndKeepsSilent, Ends.LISTED)
+        for name, lie in (
+            ("forges-a-proof", ForgesProof),
+            ("commits-to-another-pad", CommitsToOtherPad),
+            ("states-a-false-residue", StatesFalseResidue),
+            ("accuses-a-silo", AccusesSilo),
+        ):
+            add(f"{name}-{hop[-1]}", hop, lie, Ends.PROVEN, traps=DRILL_TRAPS)
+        add(f"silent-at-provein-{hop[-1]}", hop, silent_at("ProveIn"), Ends.LISTED, traps=DRILL_TRAPS)
     add("silo-lies-about-a-mask", "silo-2", StatesFalseScalars, Ends.PROVEN, without=True)
     add("silo-lies-about-its-body", "silo-2", StatesFalseIntake, Ends.PROVEN, without=True)
+    add("silo-commits-to-another-mask", "silo-2", CommitsToOtherMask, Ends.PROVEN, traps=DRILL_TRAPS)
+    add("silo-states-a-false-residue", "silo-2", StatesFalseResidue, Ends.PROVEN, traps=DRILL_TRAPS)
     add("silo-shows-another-share", "silo-3", ShowsOtherShare, Ends.PROVEN)
     add("silo-refuses-to-reveal", "silo-3", silent_at("toss"), Ends.LISTED)
     add("silo-refuses-to-answer", "silo-3", silent_at("scalars"), Ends.LISTED)

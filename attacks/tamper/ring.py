@@ -38,7 +38,18 @@ from silomix.runtime.core.protocol.check.blame import (
     vector_root,
 )
 from silomix.runtime.core.protocol.check.forms import draw_blinders, scalars_of
-from silomix.runtime.core.protocol.check.said import SignedRoot, Statement, Subject, Toss, check_bodies, checks, relayed
+from silomix.runtime.core.protocol.check.proofs import false_commitments, prove
+from silomix.runtime.core.protocol.check.said import (
+    CheckTranscript,
+    SignedRoot,
+    Statement,
+    Subject,
+    Toss,
+    check_bodies,
+    checks,
+    relayed,
+)
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, Traps
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.lineage import (
@@ -198,7 +209,10 @@ class Hop(Node):
             case shuffler.Measure(manifest, context, coin):
                 self.measuring = coin
                 scalars = self.lies.measures(self.measure(coin))
-                return shuffler.Measured(manifest, context, coin, scalars)
+                return shuffler.Measured(manifest, context, coin, scalars, self.lies.states(self.trapped(coin)))
+            case shuffler.Prove(manifest, subject, check):
+                proofs, false = self.prove(subject, check)
+                return shuffler.Proven(manifest, check, self.lies.proves(proofs), self.lies.accuses(false))
             case shuffler.Convict(_, _, verdict):
                 self.ring.convicts(verdict, self.out if verdict.case.charge is Charge.ARRIVAL else None)
             case shuffler.Investigate(manifest, finding, subject, check):
@@ -258,6 +272,26 @@ class Hop(Node):
         assert self.pad is not None
         return tuple(scalars_of(coin, layout(self.core.manifest), [self.taken, self.out], [self.pad]))
 
+    def trapped(self, coin: bytes) -> Trapped:
+        """Say what came in and went out at the traps, and commit to the pad there."""
+        assert self.taken is not None
+        assert self.out is not None
+        assert self.pad is not None
+        return self.ring.traps(coin, self.core.manifest).of_hop(self.taken, self.out, *self.pad)
+
+    def prove(self, subject: Subject, check: CheckTranscript) -> tuple[bytes, tuple[str, ...]]:
+        """Prove what was removed at the traps, or name the silos that keep it from that; a liar may have no proof."""
+        m = self.core.manifest
+        traps, layer = self.ring.traps(check.coin, m), m.layer(self.name)
+        sealed = {p.silo: (self.seeds[p.header], m.context(layer)) for p in subject.cohort.participants}
+        assert self.pad is not None
+        if false := false_commitments(traps, check, layer, sealed):
+            return b"", false
+        try:
+            return prove(traps, check, self.name, m.chain, sealed, self.pad, self.ring.rng), ()
+        except LocalFault:
+            return b"", ()
+
     def truth(self, kind: EquationKind, subject: Subject, coin: bytes) -> tuple[tuple[str, Scalars], ...]:
         """Find out what is true of others' claims."""
         m = self.core.manifest
@@ -268,9 +302,9 @@ class Hop(Node):
             return tuple(zip(subject.cohort.silos, scalars_of(coin, shape, (), secrets), strict=True))
         if layer == 1:
             bodies = [self.bodies[name] for name in subject.cohort.silos]
-            return tuple(zip(subject.cohort.silos, scalars_of(coin, shape, bodies), strict=True))
+            return tuple(zip(subject.cohort.silos, self.ring.traps(coin, m).forms(bodies), strict=True))
         assert self.taken is not None
-        return ((m.chain[layer - 2], scalars_of(coin, shape, [self.taken])[0]),)
+        return ((m.chain[layer - 2], self.ring.traps(coin, m).forms([self.taken])[0]),)
 
     def vector_of(self, name: str) -> Bytes | None:
         """The vector that came from somebody."""
@@ -316,7 +350,8 @@ class Silo(Node):
             case silo.Show(toss):
                 self.ring.tell(self, lambda: self.ring.hears(self, leading.TossIn(toss, self.ring.now), "toss"))
             case silo.Measure(manifest, coin):
-                return silo.Measured(manifest, coin, self.lies.measures(self.measure(coin)))
+                scalars, trapped = self.lies.measures(self.measure(coin)), self.lies.states(self.trapped(coin))
+                return silo.Measured(manifest, coin, scalars, trapped)
             case silo.Answer(said):
                 self.ring.tell(self, lambda: self.ring.hears(self, leading.StatedIn(said, self.ring.now), "scalars"))
         return None
@@ -342,6 +377,15 @@ class Silo(Node):
         assert self.body is not None
         masks = [(seed, m.context(layer)) for layer, seed in self.sealing.seeds if layer]
         return tuple(scalars_of(coin, layout(m), [self.body], masks))
+
+    def trapped(self, coin: bytes) -> Trapped:
+        """Say what was sent at the traps, and commit to the mask for each hop there."""
+        m = self.core.current
+        assert m is not None
+        assert self.sealing is not None
+        traps = self.ring.traps(coin, m)
+        seeds = [(layer, seed, m.context(layer)) for layer, seed in self.sealing.seeds]
+        return traps.of_silo(traps.vectors([self.ring.frozen(self.name, m)])[0], seeds) if traps else NO_TRAPS
 
     def hear(self, subject: Subject) -> None:
         """Be asked for the share of the coin."""
@@ -474,6 +518,9 @@ class Lead(Node):
                 self.ask_tosses(subject)
             case leading.AskScalars(m, subject, tosses, coin):
                 self.ask_scalars(m, subject, self.lies.passes(tosses), coin)
+            case leading.AskProofs(m, subject, check):
+                proves = shuffler.ProveIn(m.digest, subject.ready.trails, subject.bodies, check)
+                self.ask(m.chain, proves, self._proved)
             case leading.AskDefence(m, finding, subject, check):
                 if finding.where == AGGREGATOR and self.lies.conceals():
                     signs = shuffler.ReadyIn(m.digest, subject.ready.trails, self.core.life, check)
@@ -539,14 +586,16 @@ class Lead(Node):
         silos()
         assert self.body is not None
         own = scalars_of(coin, layout(m), [self.body])
-        said = Statement(AGGREGATOR, subject.context, coin, self.lies.measures(tuple(own))).signed(identity(AGGREGATOR))
+        trapped = self.lies.states(ring.traps(coin, m).of_aggregator(self.body))
+        said = Statement(AGGREGATOR, subject.context, coin, self.lies.measures(tuple(own)), trapped=trapped)
+        said = said.signed(identity(AGGREGATOR))
         ring.tell(self, lambda: ring.hears(self, leading.StatedIn(said, ring.now), "scalars"))
 
     def defend(self, m: Manifest, finding: Any, subject: Subject, check: Any) -> leading.DefenceIn:
         """Show what came, if the last hop has lied about it."""
         assert self.body is not None
         last = m.chain[-1]
-        truth = {last: scalars_of(check.coin, layout(m), [self.body])[0]}
+        truth = {last: self.ring.traps(check.coin, m).forms([self.body])[0]}
         roots = {last: signed_root(subject, AGGREGATOR, last, m)}
         made = defend(finding, check, m.chain, truth, {}, roots, identity(AGGREGATOR))
         return leading.DefenceIn(made, self.ring.now, self.body)
@@ -556,7 +605,7 @@ class Lead(Node):
         transcript, body = self.sums[m.round, m.attempt]
         transcript = replace(transcript, pads=tuple(Secret(bytes(bytearray(pad.value))) for pad in pads))
         self.sums[m.round, m.attempt] = (transcript, body)
-        case = false_pad(transcript)
+        case = false_pad(transcript, self.ring.f)
         if case is not None:
             return leading.PadsFalse(case, self.ring.now)
         last = self.core.log.last
@@ -599,6 +648,12 @@ class Lead(Node):
 
     def _stated(self, hop: str, effects: list[Any]) -> leading.Event:
         return leading.StatedIn(_last(effects, shuffler.Answer).statement, self.ring.now)
+
+    def _proved(self, hop: str, effects: list[Any]) -> leading.Event:
+        shown = effects[-1]
+        if isinstance(shown, shuffler.Defend):
+            return leading.DefenceIn(shown.defence, self.ring.now)
+        return leading.ProofIn(shown.proof, self.ring.now)
 
     def _defence(self, hop: str, effects: list[Any]) -> leading.Event:
         made: Defence = _last(effects, shuffler.Defend).defence
@@ -870,6 +925,10 @@ class Ring:
         return body
 
     # What everybody computes
+
+    def traps(self, coin: bytes, m: Manifest) -> Traps:
+        """The traps that a coin draws."""
+        return Traps.drawn(coin, m, self.f.policy)
 
     def digests(self, model: dict[str, Any], server: dict[str, Any]) -> tuple[bytes, bytes]:
         """Return the digests of a model and of the server's state."""

@@ -153,7 +153,7 @@ def _traps(passes: Passes) -> Figures:
     """Time one trap in all planes: processor seconds of a silo and of a verifier for all hops, of a hop for itself."""
     drawn = np.random.default_rng(1)
     silo = hop = verifier = 0.0
-    for parameter in range(SAMPLE_TRAPS):
+    for trap in range(SAMPLE_TRAPS):
         for m in passes.plan.moduli:
             values = [int(x) for x in drawn.integers(0, m, passes.silos + 1)]  # the last one is the hop's pad
             openings = [traps.draw_opening(value, os.urandom) for value in values]
@@ -161,11 +161,10 @@ def _traps(passes: Passes) -> Figures:
             commitments = [traps.commit(opening) for opening in openings]
             each = (time.thread_time() - start) / len(openings)
             silo += each * passes.hops
-            statement = traps.Statement(bytes(32), "hop", parameter, m, sum(values) % m, tuple(commitments))
+            statement = traps.Statement(bytes(32), "hop", trap, m, sum(values) % m, tuple(commitments))
             start = time.thread_time()
-            for commitment, opening, value in zip(commitments, openings, values[:-1], strict=False):
-                if not traps.opens(commitment, opening, value):
-                    raise AssertionError("a commitment does not open: the times mean nothing")
+            if [traps.commit(opening) for opening in openings[:-1]] != commitments[:-1]:
+                raise AssertionError("commitments made again differ: the times mean nothing")
             proof = traps.prove(statement, openings, os.urandom)
             hop += each + time.thread_time() - start
             start = time.thread_time()

@@ -15,6 +15,8 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.owners.accept import NotAccepted, read_accepted
 from silomix.runtime.config.owners.epochs import require_history
 from silomix.runtime.consent import task_problem
+from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.numbers.traps import secp256k1
 from silomix.runtime.core.protocol.epochs import signers
 from silomix.runtime.core.protocol.federation import SHOWN
 from silomix.runtime.core.protocol.owners import not_accepted
@@ -202,6 +204,17 @@ def task(config: NodeConfig) -> str:
     if model_digest(schema, first).hex() == policy.initial_model:
         return f"{done}; it makes the agreed initial model"
     return f"{done}; the agreed initial model is another than it makes here: ask whoever assembled the federation why"
+
+
+def curve(config: NodeConfig) -> str:
+    """Look for the package that traps take."""
+    try:
+        secp256k1()
+    except LocalFault:
+        raise Trouble(
+            "the policy has traps, and the package coincurve is missing", "pip install 'silomix[traps]'"
+        ) from None
+    return f"{config.federation.policy.traps} traps, and coincurve is here"
 
 
 def initial_model(config: NodeConfig) -> str:

@@ -42,6 +42,8 @@ def checkup(path: Path, *, quick: bool = False, offline: bool = False, timeout_s
     ]
     if not quick:
         looks.append(("kernels", host.kernels))
+    if config.federation.policy.traps:
+        looks.append(("traps", host.curve))
     if config.role is Role.SILO or config.evaluate:
         looks.append(("task", host.task_pinned if quick else host.task))
     if config.role is Role.AGGREGATOR:

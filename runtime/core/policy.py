@@ -43,6 +43,9 @@ MAX_PARAMETERS = 1 << 33
 4 to 6 bytes for each value, so about 50 GB here. No hop holds more; an aggregator that announces more means harm."""
 
 
+MOST_TRAPS = 100
+"""A hundred traps take whoever verifies them more than a second, with 10 silos and 3 hops; ten times that many would
+take longer than all the rest of a round."""
 AUTO = 0.0
 """The `bound` that stands for bounds which follow from the model (core/learning/bounds.py). It is written "auto"."""
 
@@ -54,6 +57,15 @@ class UpdateKind(StrEnum):
     """The trained values less the global model's: small numbers, so fewer digits do."""
     WEIGHTS = "weights"
     """The trained values themselves, as in the paper."""
+
+
+class TrapPlacement(StrEnum):
+    """Among which parameters the coin draws traps."""
+
+    RANDOM = "random"
+    """Among all."""
+    LAST_LAYER = "last-layer"
+    """Among those of the last layer, where a model remembers its training data best."""
 
 
 class Server(StrEnum):
@@ -247,6 +259,21 @@ class Policy:
         APART,
         LATER,
     ] = ""
+    traps: Annotated[
+        int,
+        whole(0, MOST_TRAPS),
+        "Parameters at which each hop proves in zero knowledge, as in the paper, that it removed exactly its masks; 0 "
+        "for none. Only at level malicious, whose check finds more and costs less; every node needs silomix[traps].",
+        APART,
+        LATER,
+    ] = 0
+    trap_placement: Annotated[
+        TrapPlacement,
+        one_of(TrapPlacement),
+        "Among which parameters traps are drawn: all of them, or those of the model's last layer.",
+        APART,
+        LATER,
+    ] = TrapPlacement.RANDOM
     task_options: Annotated[Mapping[str, Scalar], OPTIONS, "Arguments of the factory, the same at every silo."] = field(
         default_factory=dict
     )
@@ -268,7 +295,16 @@ class Policy:
 
     def conflict(self) -> tuple[str, str] | None:
         """Return a key and the trouble with it, if the keys do not go together; `Federation.conflict` has the rest."""
-        return self._baseline_conflict() or self._learning_conflict()
+        return self._baseline_conflict() or self._learning_conflict() or self._trap_conflict()
+
+    def _trap_conflict(self) -> tuple[str, str] | None:
+        if not self.traps and self.trap_placement is not TrapPlacement.RANDOM:
+            return "trap_placement", f'found "{self.trap_placement}" beside policy.traps = 0; give that too'
+        if self.traps and self.level is not Level.MALICIOUS:
+            return "traps", f'found {self.traps} at level "{self.level}"; give 0, or policy.level = "malicious"'
+        if 0 < self.parameters < self.traps:
+            return "traps", f"found {self.traps}; give at most {self.parameters}, the parameters of the model"
+        return None
 
     def _baseline_conflict(self) -> tuple[str, str] | None:
         if self.granularity is Granularity.SUM:

@@ -17,6 +17,7 @@ from silomix.runtime.core.numbers.baseline import FLOAT_BITS, float_body
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.tamper import SHARE_BYTES, rhos
+from silomix.runtime.core.numbers.traps import POINT_BYTES, proof_bytes
 from silomix.runtime.core.protocol.check.forms import SCALAR_BYTES
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, MOST_TOLD
@@ -86,6 +87,8 @@ class Limits:
     """The longest time that a round's attempt can take, from its first call to its last."""
     scalars: int = 0
     """Of one vector, in a tamper check; 0 where there is none."""
+    traps: int = 0
+    """Traps in all planes together: places that somebody states a residue of."""
 
     @classmethod
     def of(cls, *epochs: Federation) -> "Limits":
@@ -101,6 +104,7 @@ class Limits:
             scalars=max(
                 SCALAR_BYTES * sum(rhos(epoch.plan)) if epoch.plan.level is Level.MALICIOUS else 0 for epoch in epochs
             ),
+            traps=max(epoch.policy.traps * len(epoch.plan.moduli) for epoch in epochs),
         )
 
     # Frames of a body, and of what passes between hops
@@ -155,14 +159,25 @@ class Limits:
 
     @cached_property
     def statement(self) -> int:
-        """Scalars of a body and of a mask for every hop, which is more than anybody else has."""
+        """Scalars of a body and of a mask for every hop, and at the traps its residues and commitments.
+
+        That is more than anybody else has, but for a hop's second lot of residues.
+        """
         rest = check_pb2.Statement(
             name=NAME,
             context=bytes(DIGEST_BYTES),
             coin=bytes(DIGEST_BYTES),
             signature=bytes(SIGNATURE_BYTES),
         )
-        return rest.ByteSize() + max(3, self.hops + 1) * (self.scalars + 6) + SLACK_BYTES if self.scalars else 0
+        trapped = (2 * SCALAR_BYTES + self.hops * POINT_BYTES) * self.traps + 6 * (self.hops + 2) if self.traps else 0
+        lots = max(3, self.hops + 1) * (self.scalars + 6)
+        return rest.ByteSize() + lots + trapped + SLACK_BYTES if self.scalars else 0
+
+    @cached_property
+    def proof(self) -> int:
+        """A hop's proofs for all traps, over the commitments of the whole roster and to its own pad."""
+        rest = check_pb2.TrapProof(hop=NAME, check_digest=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES))
+        return rest.ByteSize() + self.traps * proof_bytes(self.silos + 1) + SLACK_BYTES if self.traps else 0
 
     @cached_property
     def tosses(self) -> int:
@@ -172,7 +187,8 @@ class Limits:
     @cached_property
     def check(self) -> int:
         """All that is said in a check."""
-        return self.tosses + (self.silos + self.hops + 1) * (self.statement + 6)
+        said = self.tosses + (self.silos + self.hops + 1) * (self.statement + 6)
+        return said + self.hops * (self.proof + 6) if self.traps else said
 
     @cached_property
     def subject(self) -> int:
@@ -186,8 +202,13 @@ class Limits:
         return SMALL_BYTES + self.statement
 
     @cached_property
+    def proved(self) -> int:
+        """A hop's answer when it is to prove: proofs, or a defence."""
+        return SMALL_BYTES + self.proof
+
+    @cached_property
     def asked(self) -> int:
-        """A call to answer a coin, to defend oneself, or to sign for a release."""
+        """A call to answer a coin, to prove, to defend oneself, or to sign for a release."""
         return self.trails + self.bodies + self.check + SLACK_BYTES
 
     @cached_property
@@ -393,7 +414,7 @@ class Limits:
     @cached_property
     def answered(self) -> int:
         """The longest message that anybody is ever answered with."""
-        history = max(self.records, self.shown, self.sum_part, self.greeting, self.subject)
+        history = max(self.records, self.shown, self.sum_part, self.greeting, self.subject, self.said, self.proved)
         return max(self.keys, self.manifest, self.model_part, self.status, REFLECTION_BYTES, history)
 
     @cached_property

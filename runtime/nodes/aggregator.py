@@ -85,7 +85,7 @@ Answered = TypeVar("Answered")
 class AggregatorNode(Driver[core.Event, core.Effect]):
     """Drives the aggregator's state machine."""
 
-    weighty = (core.KeysIn, core.HeadIn, core.SumIn, core.DefenceIn, core.PadsFalse)
+    weighty = (core.KeysIn, core.HeadIn, core.SumIn, core.ProofIn, core.DefenceIn, core.PadsFalse)
 
     def __init__(self, config: NodeConfig) -> None:
         """Find the newest model, and recall what the journal has."""
@@ -326,6 +326,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 for hop in manifest.chain:
                     self.spawn(self.checking.ask_scalars(hop, manifest, subject, tosses))
                 self.spawn(self.checking.measure(manifest, subject, coin))
+            case core.AskProofs(manifest, subject, check):
+                for hop in manifest.chain:
+                    self.spawn(self.checking.ask_proof(hop, manifest, subject, check))
             case core.AskDefence(manifest, finding, subject, check):
                 self.spawn(self.checking.ask_defence(manifest, finding, subject, check))
             case core.Convict():

@@ -10,12 +10,14 @@ from silomix.runtime.core.errors import Fault
 from silomix.runtime.core.protocol import aggregator, shuffler, silo
 from silomix.runtime.core.protocol.check.forms import read_scalars, write_scalars
 from silomix.runtime.core.protocol.check.said import Statement
+from silomix.runtime.core.protocol.check.trapped import Trapped
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
+from silomix.runtime.net.check.said import read_proof, write_proof
 from silomix.runtime.net.history import read_record, write_record
 from silomix.runtime.net.wire import read_bond, read_evidence, write_bond, write_evidence
 from silomix.runtime.store.journal import Journal
-from silomix.v1 import body_pb2, history_pb2, manifest_pb2
+from silomix.v1 import body_pb2, check_pb2, history_pb2, manifest_pb2
 
 T = TypeVar("T")
 
@@ -65,6 +67,9 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             journal.secrets.forget("keys", fact.round, str(fact.attempt))
         case shuffler.Stated():
             journal.put("stated", fact.round, fact.manifest.hex(), _statement(fact.attempt, fact.statement))
+        case shuffler.Proved():
+            value = {"attempt": fact.attempt, "proof": write_proof(fact.proof).SerializeToString().hex()}
+            journal.put("proved", fact.round, fact.manifest.hex(), json.dumps(value).encode())
         case shuffler.Convicted():
             journal.put("convicted", fact.round, fact.silo, fact.evidence)
         case shuffler.Accused():
@@ -81,6 +86,10 @@ def _statement(attempt: int, said: Statement) -> bytes:
         "scalars": [write_scalars(one).hex() for one in said.scalars],
         "signature": said.signature.hex(),
     }
+    if said.trapped.residues:
+        value["traps"] = [len(row) for row in said.trapped.residues[0]]
+        value["residues"] = [write_scalars(one).hex() for one in said.trapped.residues]
+        value["commitments"] = [one.hex() for one in said.trapped.commitments]
     return json.dumps(value).encode()
 
 
@@ -92,6 +101,10 @@ def _read_statement(value: bytes) -> tuple[int, Statement]:
         bytes.fromhex(fact["coin"]),
         tuple(read_scalars(bytes.fromhex(one), fact["shape"]) for one in fact["scalars"]),
         bytes.fromhex(fact["signature"]),
+        Trapped(
+            tuple(read_scalars(bytes.fromhex(one), fact["traps"]) for one in fact.get("residues", ())),
+            tuple(bytes.fromhex(one) for one in fact.get("commitments", ())),
+        ),
     )
     return fact["attempt"], said
 
@@ -162,6 +175,11 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
         attempt, said = _read_statement(value)
         return shuffler.Stated(round_, attempt, bytes.fromhex(manifest), said)
 
+    def proved(round_: int, manifest: str, value: bytes) -> shuffler.Proved:
+        fact = json.loads(value)
+        proof = read_proof(check_pb2.TrapProof.FromString(bytes.fromhex(fact["proof"])))
+        return shuffler.Proved(round_, fact["attempt"], bytes.fromhex(manifest), proof)
+
     yield from _read(journal, "heard", lambda _, __, life: shuffler.Heard(life))
     for record in read_log(journal):
         yield shuffler.Stored(record)
@@ -176,6 +194,7 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
     yield from _read(journal, "released", released)
     yield from _read(journal, "accused", accused)
     yield from _read(journal, "stated", stated)
+    yield from _read(journal, "proved", proved)
     yield from _read(journal, "convicted", lambda round_, silo, value: shuffler.Convicted(round_, silo, value))
 
 

@@ -22,6 +22,7 @@ from silomix.runtime.config.owners.epochs import enter
 from silomix.runtime.core.errors import Fault, LocalFault, Reason, UserError
 from silomix.runtime.core.numbers.baseline import wire_bits
 from silomix.runtime.core.numbers.plan import Granularity
+from silomix.runtime.core.numbers.traps import secp256k1
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.lives import Life, Lives, Standing
 from silomix.runtime.core.protocol.machine import Machine, Remember
@@ -71,6 +72,8 @@ class Node:
         self.limits = Limits.of(self.federation, *config.epochs.chain)
         self.identity = identity_of(config)
         require_agreement(config)
+        if self.federation.policy.traps:
+            secp256k1()  # or say what to install, before a round needs it
         self.tls = tls_of(config)
         setup(str(config.log), config.name)
         self.log = Log(config.name)

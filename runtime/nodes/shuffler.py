@@ -41,7 +41,14 @@ from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_
 from silomix.runtime.net.answers import fault_of, transient
 from silomix.runtime.net.calls import Call, Method, Room
 from silomix.runtime.net.check.case import read_case
-from silomix.runtime.net.check.said import read_bodies, read_check, read_tosses, write_defence, write_statement
+from silomix.runtime.net.check.said import (
+    read_bodies,
+    read_check,
+    read_tosses,
+    write_defence,
+    write_proof,
+    write_statement,
+)
 from silomix.runtime.net.framing import SUM, chunk_frame
 from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails, write_shown
 from silomix.runtime.net.limits import SMALL_BYTES
@@ -164,7 +171,7 @@ class Spool:
 class ShufflerNode(Driver[core.Event, core.Effect]):
     """Drives the shuffler's state machine."""
 
-    weighty = (core.Prepare, core.Open, core.CoinIn, core.ChargeIn, core.CaseIn, core.ReadyIn)
+    weighty = (core.Prepare, core.Open, core.CoinIn, core.ProveIn, core.ChargeIn, core.CaseIn, core.ReadyIn)
 
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
@@ -273,9 +280,17 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.passage.cover = Cover(pad, PadContext(cohort.digest, seal, self.config.name, length))
                 self.spawn(self._release(effect, self.passage))
             case core.Measure(manifest, context, coin):
-                return core.Measured(manifest, context, coin, await self.work(checking.measure, self._checked(), coin))
+                scalars = await self.work(checking.measure, self._checked(), coin)
+                trapped = await self.work(checking.trapped, self._checked(), coin, self.federation.policy)
+                return core.Measured(manifest, context, coin, scalars, trapped)
+            case core.Prove(manifest, subject, check):
+                policy = self.federation.policy
+                return core.Proven(
+                    manifest, check, *await self.work(checking.proven, self._checked(), subject, check, policy)
+                )
             case core.Investigate(manifest, finding, subject, check):
-                true = await self.work(checking.truth, self._checked(), self._rows, finding.kind, subject, check.coin)
+                given = (self._rows, finding.kind, subject, check.coin, self.federation.policy)
+                true = await self.work(checking.truth, self._checked(), *given)
                 return core.Investigated(manifest, finding, subject, check, true)
             case core.Abort(fault):
                 self.metrics.rejected(fault.reason)
@@ -297,6 +312,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 | core.Agree()
                 | core.Reveal()
                 | core.Answer()
+                | core.ShowProof()
                 | Remember()
             ):
                 pass  # the handler that stepped answers with these
@@ -592,6 +608,7 @@ class _Service:
             "Submit": Method(self._silo, self._submit, self.node.submitting),
             "Relay": Method(self._hop_before, self._relay),
             "Answer": Method(self._aggregator, self._answer),
+            "Prove": Method(self._aggregator, self._prove),
             "Defend": Method(self._aggregator, self._defend),
             "Convict": Method(self._aggregator, self._convict),
             "Agree": Method(self._aggregator, self._agree),
@@ -666,6 +683,17 @@ class _Service:
         event = core.CoinIn(manifest, read_trails(list(request.trails)), bodies, tosses)
         answer = next(e for e in await self.node.step(event) if isinstance(e, core.Answer))
         await call.answer(services_pb2.AnswerResponse(statement=write_statement(answer.statement)))
+
+    async def _prove(self, call: Call) -> None:
+        node = self.node
+        request = await call.request(services_pb2.ProveRequest, node.limits.asked)
+        manifest = digest_field(request.manifest_digest, "the manifest digest")
+        check, bodies = read_check(request.check, node.federation.plan), read_bodies(list(request.bodies))
+        for effect in await node.step(core.ProveIn(manifest, read_trails(list(request.trails)), bodies, check)):
+            if isinstance(effect, core.ShowProof):
+                await call.answer(services_pb2.ProveResponse(proof=write_proof(effect.proof)))
+            elif isinstance(effect, core.Defend):
+                await call.answer(services_pb2.ProveResponse(defence=write_defence(effect.defence)))
 
     async def _defend(self, call: Call) -> None:
         node = self.node

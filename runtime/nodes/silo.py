@@ -39,7 +39,7 @@ from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
 from silomix.runtime.net.wire import read_manifest, read_receipt, write_header
 from silomix.runtime.nodes.before_round import ask
-from silomix.runtime.nodes.check.silo import Held, measure
+from silomix.runtime.nodes.check.silo import Held, measure, trapped
 from silomix.runtime.nodes.facts import read_silo, write_silo
 from silomix.runtime.nodes.follow import Follower
 from silomix.runtime.nodes.node import RETRY_S, Driver, Node
@@ -258,7 +258,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 if held is None or held.manifest.digest != manifest_digest:
                     return None  # the attempt is over, or the coin was answered
                 scalars = await self.work(measure, held, coin)
-                return core.Measured(manifest_digest, coin, scalars)
+                stated = await self.work(trapped, held, coin, self.federation.policy)
+                return core.Measured(manifest_digest, coin, scalars, stated)
             case core.Answer(said):
                 self._counted.set()  # also where it was answered before a restart
                 self._drop_held()

@@ -194,7 +194,7 @@ def test_other_levels_have_no_check_and_no_traps(run: Run, capsys: pytest.Captur
     found = json.loads(run("plan", "--json"))
     assert found["check"] == found["traps"] == {}
     assert entry.main(["plan", "--traps", "5"]) != 0
-    assert "--traps: level semi-honest has none" in capsys.readouterr().err
+    assert '--traps: found 5 at level "semi-honest"' in capsys.readouterr().err
 
 
 # --- the paper --------------------------------------------------------------------------------------------------------

@@ -148,6 +148,10 @@ WRONG_POLICY: Sequence[tuple[str, str, str]] = [
     ("task_package", '"silomix"', "name==version"),
     ("task_digest", '"ab"', "64 hex digits"),
     ("initial_model", '"ab"', "64 hex digits"),
+    ("traps", "101", "0 to 100"),
+    ("traps", "3", 'at level "semi-honest"; give 0, or policy.level = "malicious"'),
+    ("trap_placement", '"first"', '"last-layer"'),
+    ("trap_placement", '"last-layer"', "beside policy.traps = 0"),
     ("parameters", str((1 << 33) + 1), "from 0 to 8589934592"),
 ]
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Quantiser
-from silomix.runtime.core.policy import Policy, Server, UpdateKind
+from silomix.runtime.core.policy import Policy, Server, TrapPlacement, UpdateKind
 
 SILOS, SHUFFLERS = 4, 2
 NODES = ("aggregator", "shuffler-1", "shuffler-2", "silo-01", "silo-02", "silo-03", "silo-04")
@@ -52,8 +52,15 @@ CHANGES: Mapping[str, Any] = {
     "task_package": "somebodys-task==1.2.3",
     "task_digest": "fedcba9876543210" * 4,
     "initial_model": "0011223344556677" * 4,
+    "traps": 5,
+    "trap_placement": TrapPlacement.LAST_LAYER,
 }
-NEEDS: Mapping[str, Any] = {"noise_multiplier": {"clip_norm": 1.0}, "granularity": {"level": Level.TRUSTED}}
+NEEDS: Mapping[str, Any] = {
+    "noise_multiplier": {"clip_norm": 1.0},
+    "granularity": {"level": Level.TRUSTED},
+    "traps": {"level": Level.MALICIOUS},
+    "trap_placement": {"level": Level.MALICIOUS, "traps": 1},
+}
 """What a changed field takes beside it to be accepted."""
 
 

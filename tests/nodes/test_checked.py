@@ -32,9 +32,9 @@ from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.store.home import Home
 
 
-def made(directory: Path, level: Level) -> None:
+def made(directory: Path, level: Level, traps: int = 0) -> None:
     task = {"task": "silomix.models.digits:task", "task_options": {"silos": 3, "model": "linear"}}
-    policy = Policy(**task, rounds=1, level=level, release_s=60)  # type: ignore[arg-type]
+    policy = Policy(**task, rounds=1, level=level, release_s=60, traps=traps)  # type: ignore[arg-type]
     create(directory, 3, 2, policy=policy)
 
 
@@ -44,8 +44,8 @@ async def to_the_end(directory: Path) -> tuple[list[Record], InProcess]:
         return running.aggregator.core.log.records, running
 
 
-def run(directory: Path, level: Level) -> tuple[list[Record], InProcess]:
-    made(directory, level)
+def run(directory: Path, level: Level, traps: int = 0) -> tuple[list[Record], InProcess]:
+    made(directory, level, traps)
     return asyncio.run(to_the_end(directory))
 
 
@@ -61,6 +61,8 @@ def test_the_model_is_the_same_and_the_round_can_be_verified(
     checked, running = run(tmp_path / "checked", Level.MALICIOUS)
     assert [r.model_after for r in checked] == [r.model_after for r in plain]
     assert str(checked[1].outcome) == "applied"
+    trapped, _ = run(tmp_path / "trapped", Level.MALICIOUS, traps=2)
+    assert [r.model_after for r in trapped] == [r.model_after for r in plain]
     for name in running.federation.chain:  # nothing outlives the check
         hop = running.nodes[name]
         assert isinstance(hop, ShufflerNode)
@@ -72,6 +74,11 @@ def test_the_model_is_the_same_and_the_round_can_be_verified(
     assert code == Exit.DONE
     assert not found["problems"]
     assert {"coin", "scalars", "equations", "scalars of the pads", "scalars of the vector"} <= set(found["checked"])
+    assert "traps" not in found["checked"]
+    code, found = verified(tmp_path / "trapped" / "aggregator", capsys)
+    assert code == Exit.DONE
+    assert not found["problems"]
+    assert {"traps", "scalars of the pads", "scalars of the vector"} <= set(found["checked"])
     for suffix in (".sum", ".transcript"):  # a byte of either is found
         (path,) = Home(aggregator).state.sums.glob(f"*{suffix}")
         kept = path.read_bytes()

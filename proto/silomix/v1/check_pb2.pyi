@@ -27,26 +27,44 @@ class Toss(_message.Message):
     def __init__(self, silo: _Optional[str] = ..., share: _Optional[bytes] = ..., ballot: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Statement(_message.Message):
-    __slots__ = ("name", "context", "coin", "scalars", "signature")
+    __slots__ = ("name", "context", "coin", "scalars", "signature", "residues", "commitments")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     COIN_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    RESIDUES_FIELD_NUMBER: _ClassVar[int]
+    COMMITMENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     context: bytes
     coin: bytes
     scalars: _containers.RepeatedScalarFieldContainer[bytes]
     signature: bytes
-    def __init__(self, name: _Optional[str] = ..., context: _Optional[bytes] = ..., coin: _Optional[bytes] = ..., scalars: _Optional[_Iterable[bytes]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    residues: _containers.RepeatedScalarFieldContainer[bytes]
+    commitments: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, name: _Optional[str] = ..., context: _Optional[bytes] = ..., coin: _Optional[bytes] = ..., scalars: _Optional[_Iterable[bytes]] = ..., signature: _Optional[bytes] = ..., residues: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class TrapProof(_message.Message):
+    __slots__ = ("hop", "check_digest", "proofs", "signature")
+    HOP_FIELD_NUMBER: _ClassVar[int]
+    CHECK_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    hop: str
+    check_digest: bytes
+    proofs: bytes
+    signature: bytes
+    def __init__(self, hop: _Optional[str] = ..., check_digest: _Optional[bytes] = ..., proofs: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class CheckTranscript(_message.Message):
-    __slots__ = ("tosses", "statements")
+    __slots__ = ("tosses", "statements", "proofs")
     TOSSES_FIELD_NUMBER: _ClassVar[int]
     STATEMENTS_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
     tosses: _containers.RepeatedCompositeFieldContainer[Toss]
     statements: _containers.RepeatedCompositeFieldContainer[Statement]
-    def __init__(self, tosses: _Optional[_Iterable[_Union[Toss, _Mapping]]] = ..., statements: _Optional[_Iterable[_Union[Statement, _Mapping]]] = ...) -> None: ...
+    proofs: _containers.RepeatedCompositeFieldContainer[TrapProof]
+    def __init__(self, tosses: _Optional[_Iterable[_Union[Toss, _Mapping]]] = ..., statements: _Optional[_Iterable[_Union[Statement, _Mapping]]] = ..., proofs: _Optional[_Iterable[_Union[TrapProof, _Mapping]]] = ...) -> None: ...
 
 class Defence(_message.Message):
     __slots__ = ("node", "check_digest", "kind", "name", "private_key", "root", "signature")

@@ -278,6 +278,26 @@ class AnswerResponse(_message.Message):
     statement: _check_pb2.Statement
     def __init__(self, statement: _Optional[_Union[_check_pb2.Statement, _Mapping]] = ...) -> None: ...
 
+class ProveRequest(_message.Message):
+    __slots__ = ("manifest_digest", "trails", "bodies", "check")
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    manifest_digest: bytes
+    trails: _containers.RepeatedCompositeFieldContainer[_history_pb2.Trail]
+    bodies: _containers.RepeatedCompositeFieldContainer[_check_pb2.SignedRoot]
+    check: _check_pb2.CheckTranscript
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., trails: _Optional[_Iterable[_Union[_history_pb2.Trail, _Mapping]]] = ..., bodies: _Optional[_Iterable[_Union[_check_pb2.SignedRoot, _Mapping]]] = ..., check: _Optional[_Union[_check_pb2.CheckTranscript, _Mapping]] = ...) -> None: ...
+
+class ProveResponse(_message.Message):
+    __slots__ = ("proof", "defence")
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    DEFENCE_FIELD_NUMBER: _ClassVar[int]
+    proof: _check_pb2.TrapProof
+    defence: _check_pb2.Defence
+    def __init__(self, proof: _Optional[_Union[_check_pb2.TrapProof, _Mapping]] = ..., defence: _Optional[_Union[_check_pb2.Defence, _Mapping]] = ...) -> None: ...
+
 class DefendRequest(_message.Message):
     __slots__ = ("manifest_digest", "trails", "bodies", "check")
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]

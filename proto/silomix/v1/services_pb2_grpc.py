@@ -454,6 +454,11 @@ class ShufflerServiceStub:
                 request_serializer=silomix_dot_v1_dot_services__pb2.AnswerRequest.SerializeToString,
                 response_deserializer=silomix_dot_v1_dot_services__pb2.AnswerResponse.FromString,
                 _registered_method=True)
+        self.Prove = channel.unary_unary(
+                '/silomix.v1.ShufflerService/Prove',
+                request_serializer=silomix_dot_v1_dot_services__pb2.ProveRequest.SerializeToString,
+                response_deserializer=silomix_dot_v1_dot_services__pb2.ProveResponse.FromString,
+                _registered_method=True)
         self.Defend = channel.unary_stream(
                 '/silomix.v1.ShufflerService/Defend',
                 request_serializer=silomix_dot_v1_dot_services__pb2.DefendRequest.SerializeToString,
@@ -529,6 +534,13 @@ class ShufflerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prove(self, request, context):
+        """Prove what was removed at the traps, where the policy has some. Only the aggregator may ask [unknown_peer].
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Defend(self, request, context):
         """Open what is false where an equation of the tamper check fails. Only the aggregator may ask [unknown_peer].
         """
@@ -596,6 +608,11 @@ def add_ShufflerServiceServicer_to_server(servicer, server):
                     servicer.Answer,
                     request_deserializer=silomix_dot_v1_dot_services__pb2.AnswerRequest.FromString,
                     response_serializer=silomix_dot_v1_dot_services__pb2.AnswerResponse.SerializeToString,
+            ),
+            'Prove': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prove,
+                    request_deserializer=silomix_dot_v1_dot_services__pb2.ProveRequest.FromString,
+                    response_serializer=silomix_dot_v1_dot_services__pb2.ProveResponse.SerializeToString,
             ),
             'Defend': grpc.unary_stream_rpc_method_handler(
                     servicer.Defend,
@@ -786,6 +803,33 @@ class ShufflerService:
             '/silomix.v1.ShufflerService/Answer',
             silomix_dot_v1_dot_services__pb2.AnswerRequest.SerializeToString,
             silomix_dot_v1_dot_services__pb2.AnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/silomix.v1.ShufflerService/Prove',
+            silomix_dot_v1_dot_services__pb2.ProveRequest.SerializeToString,
+            silomix_dot_v1_dot_services__pb2.ProveResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,9 +69,8 @@ def _applied(path: Path, record: Any, federation: Any, found: dict[str, Any]) ->
     import numpy as np
     from google.protobuf.message import DecodeError
 
-    from silomix.runtime.core.protocol.check.forms import scalars_of
+    from silomix.runtime.core.protocol.check.trapped import Traps
     from silomix.runtime.core.protocol.lineage import check_root, check_transcript
-    from silomix.runtime.core.protocol.rules import layout
     from silomix.runtime.net.history import read_transcript
     from silomix.v1 import history_pb2
 
@@ -88,6 +87,8 @@ def _applied(path: Path, record: Any, federation: Any, found: dict[str, Any]) ->
     found["silos"], found["hops"] = list(transcript.cohort.silos), list(transcript.manifest.chain)
     if transcript.check is not None:
         found["checked"] += ["coin", "scalars", "equations", "scalars of the pads"]
+        if transcript.check.proofs:
+            found["checked"] += ["traps"]
     vector = path.with_suffix(".sum")
     if vector.exists():
         body = np.fromfile(vector, np.uint8)
@@ -98,8 +99,8 @@ def _applied(path: Path, record: Any, federation: Any, found: dict[str, Any]) ->
         found["checked"].append("vector")
         check, manifest = transcript.check, transcript.manifest
         if check is not None:
-            arrived = check.statements[-1].scalars[0]
-            if scalars_of(check.coin, layout(manifest), [body])[0] != arrived:
+            arrived = check.statements[-1].passed_on(hop=False)
+            if Traps.drawn(check.coin, manifest, federation.policy).forms([body])[0] != arrived:
                 return [f"{vector}: {check.statements[-1].name} stated other scalars of it"]
             found["checked"].append("scalars of the vector")
     return []

@@ -7,11 +7,11 @@ from typing import Any
 from rich.console import Console
 
 from silomix.attacks.paper.tables import Comparison, Mark, Number, PaperReport, Section, paper_report
-from silomix.runtime.cli.options import BadOption, Commands, flag, positive
+from silomix.runtime.cli.options import Commands, flag, positive
 from silomix.runtime.cli.policy_options import add_policy, given_policy
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.numbers.costs import DEFAULT_MODEL, MODELS, Model, PlanReport
-from silomix.runtime.core.numbers.plan import Level, Quantiser
+from silomix.runtime.core.numbers.plan import Quantiser
 from silomix.runtime.core.pace import SLACK
 from silomix.runtime.terminal import console, print_table, say_json
 
@@ -46,9 +46,6 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     size = cmd.add_mutually_exclusive_group()
     size.add_argument("--model", choices=list(MODELS), help=f"one of the paper's models (default: {DEFAULT_MODEL})")
     size.add_argument("--parameters", type=positive, metavar="N", help="a model of N parameters instead")
-    cmd.add_argument(
-        "--traps", type=positive, metavar="T", help="parameters with proofs, at level malicious (default: none)"
-    )
     cmd.add_argument("--paper", action="store_true", help="the paper's tables and figures beside ours; takes no policy")
     json_flag(cmd)
     add_policy(cmd, without=("parameters",))
@@ -77,7 +74,7 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
 def _plan(args: argparse.Namespace) -> int:
     result: PlanReport | PaperReport
     if args.paper:
-        others = ("silos", "shufflers", "model", "traps")
+        others = ("silos", "shufflers", "model")
         if given := [*(name for name in others if getattr(args, name) is not None), *given_policy(args)]:
             args.fail(f"--paper shows the paper's own policies: leave out {', '.join(map(flag, given))}")
         result = paper_report()
@@ -85,10 +82,7 @@ def _plan(args: argparse.Namespace) -> int:
         from silomix.runtime.cli.measure.planned import asked, report  # what a silo computes with is loaded no sooner
 
         model = Model(None, args.parameters) if args.parameters else MODELS[args.model or DEFAULT_MODEL]
-        federation = asked(args)
-        if args.traps and federation.policy.level is not Level.MALICIOUS:
-            raise BadOption("traps", f"level {federation.policy.level} has none; give --level malicious with it")
-        result = report(federation, model, args.traps or 0)
+        result = report(asked(args), model)
     if args.json:
         say_json(result.as_json())
     elif isinstance(result, PlanReport):
@@ -175,12 +169,13 @@ def _of_traps(found: dict[str, Any]) -> list[str]:
         f"{'one parameter' if name == 'one' else f'{float(name):.1%} of them'} {chance:.3g}"
         for name, chance in found["detection"].items()
     )
+    where = "" if "one" in found["detection"] else " of the last layer"
     costs = (
-        f"{found['traps']:,} traps send {found['silo_bytes']:,} bytes from each silo and {found['hop_bytes']:,} from "
-        f"each hop, and take {found['silo_multiplications']:,} multiplications on the curve at a silo, "
+        f"{found['traps']:,} traps{where} send {found['silo_bytes']:,} bytes from each silo and {found['hop_bytes']:,} "
+        f"from each hop, and take {found['silo_multiplications']:,} multiplications on the curve at a silo, "
         f"{found['hop_multiplications']:,} at a hop and {found['verifier_multiplications']:,} at whoever verifies."
     )
-    return [costs, f"A hop that changes parameters is found by the traps with probability: {chances}."]
+    return [costs, f"A hop that changes parameters{where} is found by the traps with probability: {chances}."]
 
 
 def _print_paper(out: Console, result: PaperReport) -> None:

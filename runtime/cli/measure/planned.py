@@ -9,7 +9,7 @@ from silomix.runtime.core.numbers import costs
 from silomix.runtime.core.numbers.check_costs import check_cost, trap_cost
 from silomix.runtime.core.numbers.costs import DEFAULT_CHAIN, Model, PlanReport
 from silomix.runtime.core.numbers.plan import Encoding, Level, largest_value, plan
-from silomix.runtime.core.policy import LEAST_COHORT
+from silomix.runtime.core.policy import LEAST_COHORT, TrapPlacement
 from silomix.runtime.core.protocol.federation import Federation, Member
 
 DELTA = 1e-5
@@ -33,17 +33,13 @@ def asked(args: argparse.Namespace) -> Federation:
         tuple(Member(f"silo-{i}", b"") for i in range(silos)),
         policy,
     )
-    if silos >= LEAST_COHORT:  # of fewer, a plan can be computed, and no federation made
-        built = replace(policy, level=Level.SEMI_HONEST) if policy.level is Level.MALICIOUS else policy
-        if (conflict := replace(federation, policy=built).conflict()) and conflict[0] not in (
-            "precision",
-            "minimum_hops",
-        ):
-            raise wrong(*conflict)  # these two the report says in its own words
+    conflict = federation.conflict() if silos >= LEAST_COHORT else None  # of fewer, a plan can be computed, no more
+    if conflict and conflict[0] not in ("precision", "minimum_hops"):  # these two the report says in its own words
+        raise wrong(*conflict)
     return federation
 
 
-def report(federation: Federation, model: Model, traps: int = 0) -> PlanReport:
+def report(federation: Federation, model: Model) -> PlanReport:
     """Compute what the federation's policy costs for a model, and what a round is like."""
     policy, silos, rule = federation.policy, len(federation.silos), federation.chain_rule
     largest = silos * policy.weight_levels * largest_value(min(policy.precision, 100), policy.quantiser)
@@ -58,8 +54,9 @@ def report(federation: Federation, model: Model, traps: int = 0) -> PlanReport:
             silos, policy.precision, Encoding.COUNTS, policy.level, policy.weight_levels, headroom, policy.quantiser
         )
         made = replace(made, check=asdict(check_cost(chosen, rule.pool)))
-        if traps:
-            made = replace(made, traps=asdict(trap_cost(chosen, silos, rule.pool, model.parameters, traps)))
+        if policy.traps:
+            among = model.parameters if policy.trap_placement is TrapPlacement.RANDOM else None
+            made = replace(made, traps=asdict(trap_cost(chosen, silos, rule.pool, among, policy.traps)))
     return replace(made, round=_round(federation, model)) if silos >= LEAST_COHORT else made
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from math import log2
 
 from silomix.runtime.core.numbers.fold import rhos
-from silomix.runtime.core.numbers.masks import SEALED_BYTES, SEED_BYTES
 from silomix.runtime.core.numbers.plan import Plan
 from silomix.runtime.core.numbers.tamper import SHARE_BYTES
-from silomix.runtime.core.numbers.traps import POINT_BYTES, SCALAR_BYTES, detection, proof_bytes
+from silomix.runtime.core.numbers.traps import POINT_BYTES, detection, proof_bytes
 
 DIGEST_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -43,17 +42,18 @@ class TrapCost:
 
     traps: int
     silo_bytes: int
-    """Commitments, and openings sealed to each hop."""
+    """Commitments to its masks for each hop, and what it sent at the traps."""
     hop_bytes: int
-    """Proofs, and the commitments to its pad."""
+    """Proofs, the commitments to its pad, and what came in and went out at the traps."""
     silo_multiplications: int
     """On the curve, to commit to all masks."""
     hop_multiplications: int
-    """To check the openings of all silos, and to prove."""
+    """To make the commitments of all silos again, and to prove."""
     verifier_multiplications: int
     """To check the proofs of all hops."""
     detection: dict[str, float]
-    """Probability that a change is found, by the fraction of the parameters that it touches; `one` is a single one."""
+    """Probability that a change is found, by the fraction of those parameters that it touches among which traps are
+    drawn; `one` is a single one."""
 
 
 def check_cost(plan: Plan, hops: int) -> CheckCost:
@@ -70,20 +70,22 @@ def check_cost(plan: Plan, hops: int) -> CheckCost:
     )
 
 
-def trap_cost(plan: Plan, silos: int, hops: int, parameters: int, traps: int) -> TrapCost:
-    """Count what traps take. A hop's pad counts as one more mask, so there are silos + 1 quotients to prove among."""
+def trap_cost(plan: Plan, silos: int, hops: int, parameters: int | None, traps: int) -> TrapCost:
+    """Count what traps take; `parameters` are those among which they are drawn, if that is known.
+
+    A hop's pad counts as one more mask, so there are silos + 1 quotients to prove among.
+    """
     proofs = traps * len(plan.moduli)
     terms = silos + 1
-    opening = SEALED_BYTES - SEED_BYTES  # what sealing adds, once for each hop
     return TrapCost(
         traps=traps,
-        silo_bytes=hops * (proofs * (POINT_BYTES + SCALAR_BYTES) + (opening if traps else 0)),
-        hop_bytes=proofs * (proof_bytes(terms) + POINT_BYTES),
+        silo_bytes=proofs * (hops * POINT_BYTES + STATED_BYTES),
+        hop_bytes=proofs * (proof_bytes(terms) + POINT_BYTES + 2 * STATED_BYTES),
         silo_multiplications=2 * hops * proofs,
         hop_multiplications=proofs * (2 * terms + 2 * terms + 1),
         verifier_multiplications=hops * proofs * (2 * terms + 2),
         detection={
-            "one": detection(1 / parameters, traps),
+            **({} if parameters is None else {"one": detection(1 / parameters, traps)}),
             **{f"{fraction:g}": detection(fraction, traps) for fraction in FRACTIONS},
         },
     )

@@ -151,6 +151,8 @@ class Submission:
     """l(c_i), over the d parameters and the blinder coordinates as they were sent, masked."""
     masks: tuple[Scalars, ...]
     """sigma_{i,h} for the hops in the chain's order, over all d + rho coordinates of the mask; not the aggregator's."""
+    sent_at: Scalars = ()
+    """Residues of c_i at the traps, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,9 @@ class Passage:
     """l(out_h), over in_h without this hop's masks, and under its pad if it has one."""
     pad: Scalars | None = None
     """l of the pad's expansion, stated before the pad is shown, and recomputed by everybody afterwards."""
+    taken_at: Scalars = ()
+    sent_at: Scalars = ()
+    """Residues at the traps."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,8 @@ class Arrival:
     node: str
     taken: Scalars
     """l over the extended vector that the last hop sent, still under the aggregator's layer."""
+    taken_at: Scalars = ()
+    """Residues at the traps."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,8 @@ class EquationKind(StrEnum):
     """What was sent against what was taken in: the receiver shows the signed bodies."""
     HOP = "hop"
     """What was taken in against what was sent on: the hop opens the seeds of whoever misstated a sigma."""
+    TRAP = "trap"
+    """No equation: the hop opens the seed of a silo that committed to another mask at a trap."""
 
 
 @dataclass(frozen=True)
@@ -220,15 +229,25 @@ class _Equation:
 
 
 def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
-    """Yield the equations along the chain, from the silos to the aggregator."""
-    claims = {s.silo: s.sent for s in transcript.submissions}
+    """Yield the equations along the chain, from the silos to the aggregator.
+
+    At a trap, what was sent against what was taken in is one more form of the vector. What a hop removed there is
+    secret: it has to prove it.
+    """
+    claims = {s.silo: joined(s.sent, s.sent_at) for s in transcript.submissions}
     for h, passage in enumerate(transcript.passages):
-        yield _Equation(EquationKind.EDGE, passage.hop, passage.taken, claims)
+        yield _Equation(EquationKind.EDGE, passage.hop, joined(passage.taken, passage.taken_at), claims)
         added = () if passage.pad is None else (passage.pad,)
         removed = total(plan, (passage.taken, *added, _negative(plan, passage.sent)))
         yield _Equation(EquationKind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
-        claims = {passage.hop: passage.sent}
-    yield _Equation(EquationKind.EDGE, transcript.arrival.node, transcript.arrival.taken, claims)
+        claims = {passage.hop: joined(passage.sent, passage.sent_at)}
+    arrival = transcript.arrival
+    yield _Equation(EquationKind.EDGE, arrival.node, joined(arrival.taken, arrival.taken_at), claims)
+
+
+def joined(scalars: Scalars, residues: Scalars) -> Scalars:
+    """Put the residues at the traps behind the scalars, plane by plane."""
+    return tuple(a + b for a, b in zip(scalars, residues, strict=True)) if residues else scalars
 
 
 def verify(plan: Plan, cohort: Collection[str], chain: Sequence[str], transcript: Transcript) -> list[Finding]:

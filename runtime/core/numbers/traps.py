@@ -6,12 +6,12 @@ trap, in a plane of modulus m:
 
     x_1..x_n   the masks of the n silos for this hop, each in 0..m-1; the hop's own pad counts as one more, negated
     R          what the hop took off, mod m: public, since it is the difference of two vectors whose roots were signed
-    C_i        = x_i G + r_i H, silo i's Pedersen commitment to x_i; (x_i, r_i) is sealed to the hop
+    C_i        = x_i G + r_i H, silo i's Pedersen commitment to x_i; r_i follows from the seed sealed to the hop
     claim      x_1 + ... + x_n = R + q m  for some q in 0..n-1
 
 The coin draws the traps when every vector is fixed by signed roots and every seed by its commitment, so a hop does not
-know beforehand where it may lie. Then the silos commit, the hop compares each opening with the seed that it has
-(`opens`; if one differs, the sealed seed is evidence against the silo), and proves the claim.
+know beforehand where it may lie. Then the silos commit. The hop has the seeds, so it makes each C_i again; if one
+differs, the sealed seed is evidence against the silo. Then it proves the claim.
 
 **The proof.** Let D_q = C_1 + ... + C_n - (R + q m) G. If the commitments open to R + q m, the hop knows r with
 D_q = r H. It proves that it knows such an r for one of D_0..D_(n-1): a Schnorr proof for the true q and simulated ones
@@ -24,10 +24,12 @@ of the sum to R + q m. If the x_i add up to something else, that is a second ope
 which nobody knows: H is hashed to the curve. Since n (m - 1) is far below the group's order, R + q m is an integer, and
 R is the sum mod m.
 
-**Zero knowledge.** C_i is uniform for every x_i. Given the challenge, all announcements, challenges and answers of a
-proof are distributed alike for every q, and a simulator makes them without a witness; a test counts this over a small
-group. q must not be told, for with R it gives the sum of the masks before the reduction mod m, which says more about
-each of them than R does.
+**Zero knowledge.** C_i is uniform for every x_i to whoever lacks the seed. (A residue has few values: whoever had r_i
+would find it by trying them. Only the silo and the hop have r_i, and both have x_i anyway.) Given the challenge, all
+announcements, challenges and answers of a proof are distributed alike for every q, and a simulator makes them without a
+witness; a test counts this over a small group. q must not be told, for with R it gives the sum of the masks before the
+reduction mod m, which says more about each of them than R does. The logarithm of D_q, and with it q, follows from a
+proof and its nonce. So nonces are drawn afresh, and derived from nothing that is shown later, as a pad is.
 
 **What traps do not do.** A hop that changes a fraction f of the parameters is caught with probability
 1 - (1 - f)^T by T random traps, so a change to one parameter passes nearly always, where the tamper check finds it. As
@@ -39,9 +41,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from silomix.runtime.core.digest import digest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
-from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.numbers.masks import Rng, Secret
 from silomix.runtime.core.numbers.schema import Schema
 
 SCALAR_BYTES = 32
@@ -187,7 +192,7 @@ def detection(fraction: float, traps: int) -> float:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a silo seals to the hop with its commitment."""
+    """A value, and what hides it in a commitment."""
 
     value: int = field(repr=False)
     blinding: int = field(repr=False)
@@ -198,9 +203,10 @@ class Statement:
     """What is proved, and all that the proof is bound to."""
 
     context: bytes
-    """Digest of the attempt: manifest, cohort, signed roots, coin."""
+    """Digest of all that was said before: it covers manifest, cohort, signed roots, coin and commitments."""
     hop: str
-    parameter: int
+    trap: int
+    """Which of the traps it is, counted from 0: the coin says at which parameter that stands."""
     modulus: int
     residue: int
     """R."""
@@ -209,8 +215,19 @@ class Statement:
 
     def digest(self) -> bytes:
         """Hash the statement for the challenge."""
-        place = (self.context, self.hop, self.parameter, self.modulus, self.residue)
+        place = (self.context, self.hop, self.trap, self.modulus, self.residue)
         return digest("trap-statement", *place, len(self.commitments), *self.commitments)
+
+
+def blinding(secret: Secret, info: bytes, coin: bytes, trap: int, plane: int) -> int:
+    """Derive the blinding of a commitment to what a secret expands to at a trap: only who has the secret can.
+
+    `info` is what the expansion is bound to. With 16 bytes more than the order has, the remainder is uniform but for
+    2^-128.
+    """
+    bound = frame("trap-blinding", info, coin, trap, plane)
+    drawn = HKDF(SHA256(), SCALAR_BYTES + 16, salt=None, info=bound).derive(secret.value)
+    return int.from_bytes(drawn, "big") % ORDER
 
 
 def draw_opening(value: int, rng: Rng, group: Group | None = None) -> Opening:
@@ -228,12 +245,6 @@ def _commit(group: Group, opening: Opening) -> Point:
     return group.add([group.multiply(group.G, opening.value), group.multiply(group.H, opening.blinding)])
 
 
-def opens(commitment: bytes, opening: Opening, mask: int, group: Group | None = None) -> bool:
-    """Say whether a silo's commitment opens as it sealed, and to the mask that its seed gives."""
-    group = group or secp256k1()
-    return opening.value == mask and 0 <= opening.blinding < group.order and commit(opening, group) == commitment
-
-
 def prove(statement: Statement, openings: Sequence[Opening], rng: Rng, group: Group | None = None) -> bytes:
     """Prove a statement with the openings of its commitments, or refuse to: then R is not what the masks add up to."""
     group = group or secp256k1()
@@ -243,8 +254,8 @@ def prove(statement: Statement, openings: Sequence[Opening], rng: Rng, group: Gr
     if rest or not 0 <= q < len(branches) or len(openings) != len(branches):
         raise LocalFault(
             Reason.TAMPERED,
-            f"parameter {statement.parameter}: the masks do not add up to what was taken off mod {statement.modulus}",
-            parameter=statement.parameter,
+            f"trap {statement.trap}: the masks do not add up to what was taken off mod {statement.modulus}",
+            trap=statement.trap,
         )
     blinding = sum(opening.blinding for opening in openings) % group.order
     nonce = _scalar(group, rng)
@@ -279,9 +290,9 @@ def verify(statement: Statement, proof: bytes, group: Group | None = None) -> No
     if max(numbers) >= group.order or sum(challenges) % group.order != _challenge(group, statement, announced):
         raise PeerFault(
             Reason.TAMPERED,
-            f"{statement.hop}: the proof for the trap at parameter {statement.parameter} does not hold",
+            f"{statement.hop}: the proof for trap {statement.trap} does not hold",
             node=statement.hop,
-            parameter=statement.parameter,
+            trap=statement.trap,
         )
 
 
@@ -295,8 +306,7 @@ def _branches(group: Group, statement: Statement) -> list[Point]:
     if not statement.commitments or not 0 <= statement.residue < statement.modulus:
         raise PeerFault(
             Reason.RESIDUE_RANGE,
-            f"{statement.hop}: parameter {statement.parameter} needs commitments and a residue below "
-            f"{statement.modulus}",
+            f"{statement.hop}: trap {statement.trap} needs commitments and a residue below {statement.modulus}",
             node=statement.hop,
         )
     points = []
@@ -306,9 +316,9 @@ def _branches(group: Group, statement: Statement) -> list[Point]:
         except ValueError:
             raise PeerFault(
                 Reason.TAMPERED,
-                f"commitment {i} to the trap at parameter {statement.parameter} is not a point",
+                f"commitment {i} to trap {statement.trap} is not a point",
                 index=i,
-                parameter=statement.parameter,
+                trap=statement.trap,
             ) from None
     branches = [group.add([*points, group.multiply(group.G, -statement.residue)])]
     step = group.multiply(group.G, -statement.modulus)

@@ -29,6 +29,7 @@ from silomix.runtime.core.protocol.check.said import (
     check_subject,
     checks,
 )
+from silomix.runtime.core.protocol.check.trapped import TrapProof
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import (
@@ -273,12 +274,21 @@ class StatedIn:
 
 
 @dataclass(frozen=True)
+class ProofIn:
+    """A hop has proved what it removed at the traps."""
+
+    proof: TrapProof
+    now: float
+
+
+@dataclass(frozen=True)
 class DefenceIn:
-    """The node at which an equation fails has opened what it has to open, with the vector if it is one."""
+    """The node at which an equation fails, or which can prove nothing, has opened what it has to open."""
 
     defence: Defence
     now: float
     vector: Bytes | None = field(default=None, compare=False, repr=False)
+    """If it is one."""
 
 
 @dataclass(frozen=True)
@@ -387,6 +397,7 @@ Event = (
     | SumIn
     | TossIn
     | StatedIn
+    | ProofIn
     | DefenceIn
     | PadsFalse
     | LieSeen
@@ -487,6 +498,15 @@ class AskScalars:
     subject: Subject
     tosses: tuple[Toss, ...]
     coin: bytes
+
+
+@dataclass(frozen=True)
+class AskProofs:
+    """Ask every hop to prove what it removed at the traps."""
+
+    manifest: Manifest
+    subject: Subject
+    check: CheckTranscript
 
 
 @dataclass(frozen=True)
@@ -601,6 +621,7 @@ Effect = (
     | Take
     | AskTosses
     | AskScalars
+    | AskProofs
     | AskDefence
     | Convict
     | AskReady
@@ -634,6 +655,8 @@ class Phase(StrEnum):
     """The cohort is known, and its padded sum is on its way."""
     CHECKING = "checking"
     """The padded sum is here, and everybody answers the coin, at level malicious. Nothing is released yet."""
+    PROVING = "proving"
+    """Every equation of the check holds, and hops prove what they removed at the traps, where the policy has some."""
     BLAMING = "blaming"
     """An equation of the check fails, and the node where it does is to defend itself."""
     READY = "ready"
@@ -716,7 +739,17 @@ TABLE: Table = {
     Phase.CHECKING: _row(
         HeadIn=_LATE,
         TossIn=does("_toss", *_ON),
-        StatedIn=does("_stated", Phase.READY, Phase.BLAMING),
+        StatedIn=does("_stated", Phase.READY, Phase.PROVING, Phase.BLAMING),
+        LieSeen=_LIE,
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        HopGone=_GONE,
+        Tick=_TICK,
+    ),
+    Phase.PROVING: _row(
+        HeadIn=_LATE,
+        ProofIn=does("_proof", Phase.READY, *_ON),
+        DefenceIn=does("_accusation", *_ON),
         LieSeen=_LIE,
         HopFailed=_FAILED,
         HopLost=_LOST,
@@ -1205,7 +1238,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return self._form(event.now) or self._ask_others(event.now)
         if self.state in (Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY):
             return self._give_up(event.now, over=True)
-        if self.state in (Phase.CHECKING, Phase.BLAMING) and self._hearing.needs(event.hop):
+        if self.state in (Phase.CHECKING, Phase.PROVING, Phase.BLAMING) and self._hearing.needs(event.hop):
             return self._give_up(event.now, over=True)  # whoever has spoken does not end a check by leaving
         if self.state is Phase.REVEALING and event.hop not in self._pads and set(self.bound) <= set(event.present):
             return self._give_up(event.now, over=True)  # the same silos, over the others; else it waits for the hop
@@ -1328,8 +1361,38 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if finding is not None:
             self.state = Phase.BLAMING
             return [AskDefence(manifest, finding, hearing.subject, transcript)]
+        if hearing.unproved:
+            self.state = Phase.PROVING
+            return [AskProofs(manifest, hearing.subject, transcript)]
+        return self._ask_ready(transcript)
+
+    def _ask_ready(self, transcript: CheckTranscript) -> list[Effect]:
         self._ready, self.state = replace(self._release, check=transcript.digest), Phase.READY
-        return [AskReady(self._ready, manifest.chain, transcript)]
+        return [AskReady(self._ready, self._open_manifest.chain, transcript)]
+
+    def _proof(self, event: ProofIn) -> list[Effect]:
+        """Take a hop's proofs in. When all are here, hops sign; proofs that do not hold name their hop."""
+        hearing = self._hearing
+        try:
+            complete = hearing.prove(event.proof)
+        except PeerFault as fault:
+            try:
+                verdict = decide(hearing.false_proof(event.proof), self.federation)
+            except PeerFault:
+                raise fault from None  # nothing that anybody would have to answer for
+            return self._convict(verdict, event.now)
+        self.trouble.pop(event.proof.hop, None)
+        if not complete:
+            return []
+        self._until = event.now + self.federation.policy.release_s
+        return self._ask_ready(hearing.transcript)
+
+    def _accusation(self, event: DefenceIn) -> list[Effect]:
+        """Look at what a hop has opened in place of a proof, and name the silo, or the hop."""
+        hearing = self._hearing
+        check = replace(hearing.transcript, proofs=())
+        case = Case(Charge.COMMITMENT, hearing.manifest, hearing.subject, check=check, defence=event.defence)
+        return self._convict(decide(case, self.federation), event.now)
 
     def _defence(self, event: DefenceIn) -> list[Effect]:
         """Look at what was opened, and name whoever lied."""
@@ -1364,6 +1427,11 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         effects = self._give_up(now, over=verdict.culprit in self.federation.chain)
         self.trouble.pop(verdict.culprit, None)
         return remember + effects
+
+    @property
+    def _convicted_now(self) -> bool:
+        """Whether somebody was named in this attempt."""
+        return any((one.round, one.attempt) == (self.round, self.attempt) for one in self.convicted.values())
 
     @property
     def _released_for(self) -> Cohort:
@@ -1534,6 +1602,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if self.hearing is not None and self.state is Phase.CHECKING:
             own = self.identity.name
             troubles += [f"{name} or {own}: no word in the check" for name in self.hearing.silent if name != own]
+        elif self.hearing is not None and self.state is Phase.PROVING and not self._convicted_now:
+            own = self.identity.name
+            troubles += [f"{hop} or {own}: no proof at the traps" for hop in self.hearing.unproved]
         elif self.hearing is not None and self.state is Phase.BLAMING and not over:
             finding = self.hearing.finding
             troubles += [f"{finding.where} or {self.identity.name}: no defence"] if finding is not None else []

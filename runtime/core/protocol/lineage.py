@@ -17,11 +17,11 @@ from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import UpdateKind
 from silomix.runtime.core.protocol.check.blame import Case, Charge, false_pads
+from silomix.runtime.core.protocol.check.proofs import check_holds
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
     SignedRoot,
     Subject,
-    check_holds,
     check_subject,
     checks,
     coin_of,
@@ -75,7 +75,7 @@ def check_transcript(transcript: Transcript, record: Record, federation: Federat
         _check_released(transcript, record, federation, known)
         if checks(federation):
             _check_said(transcript, federation)
-    case = false_pad(transcript)
+    case = false_pad(transcript, federation)
     if case is not None:
         raise PeerFault(Reason.TAMPERED, f"{case.hop} lied about its pad in the tamper check", peer=case.hop)
 
@@ -104,7 +104,7 @@ def _check_released(transcript: Transcript, record: Record, federation: Federati
 
 
 def _check_said(transcript: Transcript, federation: Federation) -> None:
-    """Check a release at level malicious: the coin, and everybody's scalars."""
+    """Check a release at level malicious: the coin, everybody's scalars, and what hops have proved."""
     check, subject, manifest = transcript.check, transcript.subject, transcript.manifest
     if check is None or transcript.ready.check != check.digest:
         raise PeerFault(Reason.TAMPERED, "a release without the tamper check that was signed for")
@@ -113,13 +113,13 @@ def _check_said(transcript: Transcript, federation: Federation) -> None:
     check_holds(check, subject.context, subject.cohort.silos, manifest.chain, federation)
 
 
-def false_pad(transcript: Transcript) -> Case | None:
+def false_pad(transcript: Transcript, federation: Federation) -> Case | None:
     """Recompute what the hops have stated of their pads, now that these are shown; make a case of the first lie."""
     check, manifest, subject = transcript.check, transcript.manifest, transcript.subject
     if check is None:
         return None
     pads = dict(zip(manifest.chain, transcript.pads, strict=True))
-    for hop in false_pads(manifest, subject, check, pads):
+    for hop in false_pads(manifest, subject, check, pads, federation):
         shown = bytes(bytearray(pads[hop].value))
         return Case(Charge.PAD, manifest, subject, check=check, hop=hop, pad=shown)
     return None

@@ -7,7 +7,7 @@ else has made.
 from collections.abc import Mapping
 
 from silomix.runtime.core.digest import DIGEST_BYTES
-from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.bounds import check_bounds
 from silomix.runtime.core.numbers.baseline import Baseline, float_body
 from silomix.runtime.core.numbers.layout import Layout
@@ -22,7 +22,8 @@ from silomix.runtime.core.numbers.masks import (
 )
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.schema import Schema
-from silomix.runtime.core.policy import LEAST_COHORT, Policy
+from silomix.runtime.core.numbers.traps import last_layer
+from silomix.runtime.core.policy import LEAST_COHORT, Policy, TrapPlacement
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
@@ -98,7 +99,27 @@ def pin_problem(schema: Schema, policy: Policy) -> str:
         return f"has {schema.parameters} values, and the policy pins {policy.parameters}"
     if policy.schema and schema.digest.hex() != policy.schema:
         return f"has the schema {schema.digest.hex()[:16]}..., and the policy pins {policy.schema[:16]}..."
+    if policy.traps:
+        first, end = _trap_span(schema, policy)
+        if end - first < policy.traps:
+            return f"has {end - first} parameters among which traps are drawn, and the policy has {policy.traps} traps"
     return ""
+
+
+def _trap_span(schema: Schema, policy: Policy) -> tuple[int, int]:
+    if policy.trap_placement is TrapPlacement.RANDOM:
+        return 0, schema.parameters
+    try:
+        return last_layer(schema)
+    except LocalFault:  # it has buffers and nothing else
+        return 0, 0
+
+
+def trap_span(manifest: Manifest, policy: Policy) -> tuple[int, int]:
+    """Return from where to where traps are drawn: among all coordinates, or those of the model's last layer."""
+    if policy.trap_placement is TrapPlacement.RANDOM:
+        return 0, layout(manifest).coordinates
+    return _trap_span(manifest.schema, policy)
 
 
 def check_round(round_: int, federation: Federation) -> None:

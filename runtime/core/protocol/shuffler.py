@@ -24,11 +24,13 @@ from silomix.runtime.core.protocol.check.blame import (
     Charge,
     Defence,
     Verdict,
+    accuse,
     decide,
     defend,
     first_finding,
     signed_root,
 )
+from silomix.runtime.core.protocol.check.proofs import check_proofs
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
     SignedRoot,
@@ -42,6 +44,7 @@ from silomix.runtime.core.protocol.check.said import (
     coin_of,
     relayed,
 )
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, TrapProof
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
@@ -217,6 +220,16 @@ class Stated:
 
 
 @dataclass(frozen=True)
+class Proved:
+    """The durable fact that this hop has proved what it removed at an attempt's traps, and how."""
+
+    round: int
+    attempt: int
+    manifest: bytes
+    proof: TrapProof
+
+
+@dataclass(frozen=True)
 class Convicted:
     """The durable fact that somebody was shown to have lied in a tamper check. A silo sits out."""
 
@@ -240,6 +253,7 @@ Fact = (
     | KeysGone
     | Accused
     | Stated
+    | Proved
     | Convicted
 )
 
@@ -382,6 +396,27 @@ class Measured:
     context: bytes
     coin: bytes
     scalars: tuple[Scalars, ...]
+    trapped: Trapped = NO_TRAPS
+
+
+@dataclass(frozen=True)
+class ProveIn:
+    """Everybody has answered the coin, and every equation holds: this hop is to prove what it removed at the traps."""
+
+    manifest: bytes
+    trails: tuple[Trail, ...]
+    bodies: tuple[SignedRoot, ...]
+    check: CheckTranscript
+
+
+@dataclass(frozen=True)
+class Proven:
+    """The proofs are made; or some silos have committed to other masks than they sealed to this hop."""
+
+    manifest: bytes
+    check: CheckTranscript
+    proofs: bytes
+    false: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -475,6 +510,8 @@ Event = (
     | Delivered
     | CoinIn
     | Measured
+    | ProveIn
+    | Proven
     | ChargeIn
     | Investigated
     | CaseIn
@@ -581,6 +618,22 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Prove:
+    """Make the silos' commitments at the traps again, and prove what this hop removed there."""
+
+    manifest: bytes
+    subject: Subject
+    check: CheckTranscript
+
+
+@dataclass(frozen=True)
+class ShowProof:
+    """Answer with the proofs."""
+
+    proof: TrapProof
+
+
+@dataclass(frozen=True)
 class Investigate:
     """Find out which claims are true: of the masks that were sealed to this hop, or of what came in."""
 
@@ -661,6 +714,8 @@ Effect = (
     | Release
     | Measure
     | Answer
+    | Prove
+    | ShowProof
     | Investigate
     | Defend
     | Convict
@@ -697,6 +752,8 @@ _ALWAYS = {
     Show: does("_show"),
     CoinIn: does("_coin"),
     Measured: does("_measured"),
+    ProveIn: does("_prove"),
+    Proven: does("_proven"),
     ChargeIn: does("_charge"),
     Investigated: does("_investigated"),
     CaseIn: does("_case"),
@@ -858,6 +915,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.forks: dict[int, Forked] = {}
         self.stated: dict[bytes, Statement] = {}
         """By manifest: the one coin that this hop has answered."""
+        self.proved: dict[bytes, TrapProof] = {}
+        """By manifest: what it has proved at the traps."""
         self.attempt: _Attempt | None = None
         self.unfit: dict[str, int] = {}
         """Silos that sit out, with the last round that they do."""
@@ -899,6 +958,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     secret.wipe()
             case Stated():
                 self.stated[fact.manifest] = fact.statement
+            case Proved():
+                self.proved[fact.manifest] = fact.proof
             case Convicted():
                 self.convicted.add(fact.evidence)
                 self.unfit[fact.silo] = max(self.unfit.get(fact.silo, 0), fact.round + UNFIT_ROUNDS - 1)
@@ -1552,8 +1613,42 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if said is not None:
             return [Answer(said)]
         padded = self._padded(event.manifest)
-        made = Statement(self.identity.name, event.context, event.coin, event.scalars).signed(self.identity)
+        made = Statement(self.identity.name, event.context, event.coin, event.scalars, trapped=event.trapped)
+        made = made.signed(self.identity)
         return [Remember(Stated(padded.round, padded.attempt, event.manifest, made)), Answer(made)]
+
+    def _prove(self, event: ProveIn) -> list[Effect]:
+        """Prove what was removed at the traps, once for an attempt, when all the rest of the check holds."""
+        padded, own, check = self._padded(event.manifest), self.stated.get(event.manifest), event.check
+        ready = Ready(event.manifest, padded.model, event.trails)
+        if not self.federation.policy.traps or own is None or own not in check.statements or check.proofs:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "there is nothing to prove, or not about this hop's own scalars")
+        with relayed(self.federation):
+            check_ready(ready, padded.cohort, padded.chain, self.federation)
+            check_said(check, ready.digest, padded.silos, padded.chain, self.federation)
+            check_equations(check, padded.silos, padded.chain, self.federation)
+        known = self.proved.get(event.manifest)
+        if known is None:
+            return [Prove(event.manifest, self._subject(event.manifest, ready, event.bodies), check)]
+        if known.check != check.said:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has proved something about another check of this attempt")
+        return [ShowProof(known)]
+
+    def _proven(self, event: Proven) -> list[Effect]:
+        """Sign the proofs; or open the key of one silo that has committed to another mask, and of no other."""
+        manifest = self._now_open.manifest
+        known = self.proved.get(event.manifest)
+        if known is not None:
+            return [ShowProof(known)]
+        if manifest.digest != event.manifest:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "another attempt is open by now")
+        if event.false:
+            silo = event.false[0]
+            made = accuse(event.check, silo, self.keys[manifest.round, manifest.attempt][silo], self.identity)
+            fact = Convicted(manifest.round, silo, made.digest)
+            return [*([Remember(fact)] if self._first(manifest) else []), Defend(made)]
+        proof = TrapProof(self.identity.name, event.check.said, event.proofs).signed(self.identity)
+        return [Remember(Proved(manifest.round, manifest.attempt, event.manifest, proof)), ShowProof(proof)]
 
     def _checked(self, padded: Padded, ready: Ready, check: CheckTranscript | None) -> bytes:
         """Check everybody's scalars before this hop signs anything: a sum that was altered stays under its pad."""
@@ -1567,6 +1662,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         with relayed(self.federation):
             check_said(check, ready.digest, padded.silos, padded.chain, self.federation)
         check_equations(check, padded.silos, padded.chain, self.federation)
+        with relayed(self.federation):
+            check_proofs(check, padded.chain, self.federation)
         return check.digest
 
     def _arrival(self, padded: Padded, check: CheckTranscript | None, fault: PeerFault) -> list[Effect]:

@@ -14,6 +14,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import Scalars, combined
 from silomix.runtime.core.protocol.check import said
 from silomix.runtime.core.protocol.check.said import Statement, Subject, Toss, check_subject, coin_of, relayed
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
@@ -137,6 +138,7 @@ class Measured:
     manifest: bytes
     coin: bytes
     scalars: tuple[Scalars, ...]
+    trapped: Trapped = NO_TRAPS
 
 
 Event = RecordsIn | ForkSeen | EpochsIn | Announced | ReceiptIn | CheckIn | CoinIn | Measured
@@ -426,7 +428,8 @@ class Silo(Machine[State, Event, Effect, Fact]):
         if known is not None:
             self._check_one(known, event.coin)
             return [Answer(known)]
-        made = Statement(self.identity.name, subject.context, event.coin, event.scalars).signed(self.identity)
+        made = Statement(self.identity.name, subject.context, event.coin, event.scalars, trapped=event.trapped)
+        made = made.signed(self.identity)
         return [Remember(Stated(manifest.round, manifest.attempt, manifest.digest, made)), Answer(made)]
 
     def _check_one(self, known: Statement, coin: bytes) -> None:

@@ -12,8 +12,10 @@ from silomix.runtime.core.protocol.check.said import (
     SignedRoot,
     Statement,
     Toss,
+    read_residues,
     read_statement_scalars,
 )
+from silomix.runtime.core.protocol.check.trapped import Trapped, TrapProof
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.net.wire import digest_field, fixed_field, name_field
 from silomix.v1 import check_pb2
@@ -62,6 +64,8 @@ def write_statement(one: Statement) -> check_pb2.Statement:
         coin=one.coin,
         scalars=[write_scalars(scalars) for scalars in one.scalars],
         signature=one.signature,
+        residues=[write_scalars(residues) for residues in one.trapped.residues],
+        commitments=one.trapped.commitments,
     )
 
 
@@ -75,6 +79,22 @@ def read_statement(wire: check_pb2.Statement, plan: Plan) -> Statement:
         fixed_field(wire.coin, DIGEST_BYTES, "a coin"),
         read_statement_scalars(list(wire.scalars), plan),
         fixed_field(wire.signature, SIGNATURE_BYTES, "the signature under scalars"),
+        Trapped(read_residues(list(wire.residues), plan), tuple(wire.commitments)),
+    )
+
+
+def write_proof(one: TrapProof) -> check_pb2.TrapProof:
+    """Write a hop's proofs."""
+    return check_pb2.TrapProof(hop=one.hop, check_digest=one.check, proofs=one.proofs, signature=one.signature)
+
+
+def read_proof(wire: check_pb2.TrapProof) -> TrapProof:
+    """Read a hop's proofs. How long they have to be depends on the cohort."""
+    return TrapProof(
+        name_field(wire.hop, "a hop's name"),
+        digest_field(wire.check_digest, "the digest of a check"),
+        wire.proofs,
+        fixed_field(wire.signature, SIGNATURE_BYTES, "the signature under proofs"),
     )
 
 
@@ -83,6 +103,7 @@ def write_check(check: CheckTranscript) -> check_pb2.CheckTranscript:
     return check_pb2.CheckTranscript(
         tosses=[write_toss(one) for one in check.tosses],
         statements=[write_statement(one) for one in check.statements],
+        proofs=[write_proof(one) for one in check.proofs],
     )
 
 
@@ -90,7 +111,11 @@ def read_check(wire: check_pb2.CheckTranscript, plan: Plan) -> CheckTranscript:
     """Read all that was said."""
     if not wire.statements:
         raise PeerFault(Reason.MALFORMED, "a check in which nobody has said anything")
-    return CheckTranscript(read_tosses(list(wire.tosses)), tuple(read_statement(one, plan) for one in wire.statements))
+    return CheckTranscript(
+        read_tosses(list(wire.tosses)),
+        tuple(read_statement(one, plan) for one in wire.statements),
+        tuple(read_proof(one) for one in wire.proofs),
+    )
 
 
 def write_defence(d: Defence) -> check_pb2.Defence:

@@ -16,6 +16,7 @@ from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.check.blame import Case, Defence, defend, signed_root
 from silomix.runtime.core.protocol.check.forms import scalars_of
 from silomix.runtime.core.protocol.check.said import CheckTranscript, Statement, Subject, Toss
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, Traps
 from silomix.runtime.core.protocol.lineage import false_pad
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.rules import layout
@@ -23,6 +24,7 @@ from silomix.runtime.net.answers import fault_of
 from silomix.runtime.net.check.case import write_case
 from silomix.runtime.net.check.said import (
     read_defence,
+    read_proof,
     read_statement,
     read_toss,
     write_bodies,
@@ -96,12 +98,51 @@ class Checking:
         """Answer the coin oneself, from what the last hop sent."""
         node = self._node
         scalars = await node.work(self._fold, manifest, coin)
-        said = Statement(node.config.name, subject.context, coin, tuple(scalars)).signed(node.identity)
+        trapped = await node.work(self._trapped, manifest, coin)
+        said = Statement(node.config.name, subject.context, coin, tuple(scalars), trapped=trapped).signed(node.identity)
         if node.is_in(core.Phase.CHECKING, manifest.digest):
             await node.insist(core.StatedIn(said, node.clock()))
 
     def _fold(self, manifest: Manifest, coin: bytes) -> list[tuple[tuple[int, ...], ...]]:
         return scalars_of(coin, layout(manifest), [self._node.sums.vector(manifest)])
+
+    def _trapped(self, manifest: Manifest, coin: bytes) -> Trapped:
+        traps = Traps.drawn(coin, manifest, self._node.federation.policy)
+        return traps.of_aggregator(self._node.sums.vector(manifest)) if traps else NO_TRAPS
+
+    async def ask_proof(self, hop: str, manifest: Manifest, subject: Subject, check: CheckTranscript) -> None:
+        """Have a hop prove what it removed at the traps, or say whose commitment keeps it from that."""
+        node = self._node
+        request = services_pb2.ProveRequest(
+            manifest_digest=manifest.digest,
+            trails=[write_trail(trail) for trail in subject.ready.trails],
+            bodies=write_bodies(subject.bodies),
+            check=write_check(check),
+        )
+
+        def call(line: Line) -> Awaitable[services_pb2.ProveResponse]:
+            what, patience = method("ShufflerService", "Prove"), float(node.federation.policy.release_s)
+            return line.ask(what, request, services_pb2.ProveResponse, node.limits.proved, patience)
+
+        wanted = partial(node.is_in, core.Phase.PROVING, manifest.digest)
+        answer = await node.until_answered(hop, wanted, call, GIVEN_UP)
+        if isinstance(answer, services_pb2.ProveResponse):
+            await node.tell_core(hop, partial(self._proved, hop, answer))
+        elif answer is not None:
+            await node.insist(core.HopLost(hop, manifest.digest, str(answer), node.clock()))
+
+    def _proved(self, hop: str, answer: services_pb2.ProveResponse) -> core.ProofIn | core.DefenceIn:
+        """Read what a hop answers. It speaks for itself alone."""
+        now, kind = self._node.clock(), answer.WhichOneof("said")
+        if kind == "proof":
+            proof = read_proof(answer.proof)
+            self._check_own(hop, proof.hop)
+            return core.ProofIn(proof, now)
+        if kind == "defence":
+            defence = read_defence(answer.defence)
+            self._check_own(hop, defence.node)
+            return core.DefenceIn(defence, now)
+        raise PeerFault(Reason.MALFORMED, f"{hop} was asked for proofs, and said nothing", peer=hop)
 
     async def ask_defence(self, manifest: Manifest, finding: Finding, subject: Subject, check: CheckTranscript) -> None:
         """Have the node defend itself where an equation fails; it may be this one."""
@@ -148,7 +189,7 @@ class Checking:
     def _defend(self, manifest: Manifest, finding: Finding, subject: Subject, check: CheckTranscript) -> core.DefenceIn:
         node, last = self._node, manifest.chain[-1]
         vector = node.sums.vector(manifest)
-        true = {last: scalars_of(check.coin, layout(manifest), [vector])[0]}
+        true = {last: Traps.drawn(check.coin, manifest, node.federation.policy).forms([vector])[0]}
         roots = {last: signed_root(subject, node.config.name, last, manifest)}
         made = defend(finding, check, manifest.chain, true, {}, roots, node.identity)
         return core.DefenceIn(made, node.clock(), vector)
@@ -158,7 +199,7 @@ class Checking:
         kept = self._node.sums.read(manifest.round, manifest.attempt)
         if kept is None or kept.check is None:
             return None
-        return false_pad(replace(kept, pads=tuple(pad for _, pad in pads)))
+        return false_pad(replace(kept, pads=tuple(pad for _, pad in pads)), self._node.federation)
 
     async def convict(self, effect: core.Convict) -> None:
         """Keep the evidence, tell operators, and show it to hop 1 if a silo has to sit out."""

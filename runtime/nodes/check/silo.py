@@ -8,7 +8,9 @@ import numpy as np
 from silomix.runtime.core.numbers.masks import mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import Scalars, total
+from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.check.forms import Forms, draw_blinders
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, Traps
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Sealing
@@ -43,6 +45,16 @@ class Held:
         self.sealing.wipe()
         if self.blinders is not None:
             self.blinders[:] = 0
+
+
+def trapped(held: Held, coin: bytes, policy: Policy) -> Trapped:
+    """State what was sent at the traps, and commit to the mask for each hop there."""
+    manifest = held.manifest
+    traps = Traps.drawn(coin, manifest, policy)
+    if not traps:
+        return NO_TRAPS
+    seeds = [(layer, seed, manifest.context(layer)) for layer, seed in held.sealing.seeds]
+    return traps.of_silo(traps.picked(held.plain), seeds)
 
 
 def measure(held: Held, coin: bytes) -> tuple[Scalars, ...]:

@@ -9,7 +9,7 @@ import pytest
 from silomix.runtime.core.numbers import tamper, traps
 from silomix.runtime.core.numbers.check_costs import check_cost, trap_cost
 from silomix.runtime.core.numbers.plan import Level, Plan, plan
-from silomix.runtime.core.numbers.traps import Statement, commit, opens, prove, secp256k1, verify
+from silomix.runtime.core.numbers.traps import Statement, commit, prove, secp256k1, verify
 
 CHOSEN = plan(10, 4, level=Level.MALICIOUS)
 
@@ -41,7 +41,7 @@ def test_multiplications_and_bytes_of_a_trap_are_those_of_a_run(silos: int) -> N
     commitments = tuple(commit(opening, curve) for opening in openings[:-1])
     silo = curve.take() // silos
     commitments = (*commitments, commit(openings[-1], curve))
-    assert all(opens(*one, curve) for one in zip(commitments[:-1], openings[:-1], values[:-1], strict=True))
+    assert all(commit(o, curve) == c for o, c in zip(openings[:-1], commitments[:-1], strict=True))  # as the hop does
     statement = Statement(bytes(32), "hop", 0, 503, sum(values) % 503, commitments)
     proof = prove(statement, openings, rng, curve)
     hop = curve.take()
@@ -53,8 +53,8 @@ def test_multiplications_and_bytes_of_a_trap_are_those_of_a_run(silos: int) -> N
     assert found.silo_multiplications == planes * hops * silo
     assert found.hop_multiplications == planes * hop
     assert found.verifier_multiplications == planes * hops * verifier
-    assert found.hop_bytes == planes * (len(proof) + len(commitments[-1]))
-    assert found.silo_bytes == hops * (planes * (len(commitments[0]) + 32) + 48)
+    assert found.hop_bytes == planes * (len(proof) + len(commitments[-1]) + 2 * 3)
+    assert found.silo_bytes == planes * (hops * len(commitments[0]) + 3)
 
 
 def test_traps_cost_in_proportion_and_find_more_with_their_number() -> None:

@@ -3,6 +3,7 @@
 Zero knowledge and soundness of the algebra are not sampled: over a group of order 5 everything is counted.
 """
 
+import hmac
 import random
 import subprocess
 import sys
@@ -17,13 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tools import examples
 
+from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers import traps
+from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.numbers.traps import ORDER, Opening, Statement, commit, opens, prove, secp256k1, verify
+from silomix.runtime.core.numbers.traps import ORDER, Opening, Statement, commit, prove, secp256k1, verify
 
 Rng = Callable[[int], bytes]
-PLACE: dict[str, Any] = {"context": bytes(32), "hop": "shuffler-2", "parameter": 77}
+PLACE: dict[str, Any] = {"context": bytes(32), "hop": "shuffler-2", "trap": 77}
 
 
 def made(values: Sequence[int], modulus: int, rng: Rng) -> tuple[Statement, list[Opening]]:
@@ -132,7 +135,7 @@ def test_a_proof_of_another_length_is_refused(proved: tuple[Statement, bytes], l
     [
         {"context": b"\x01" * 32},
         {"hop": "shuffler-3"},
-        {"parameter": 78},
+        {"trap": 78},
         {"modulus": 509},
         {"residue": 496},
         {"residue": 499},
@@ -163,14 +166,27 @@ def test_what_is_no_point_and_no_residue_is_refused(proved: tuple[Statement, byt
 
 
 def test_a_commitment_that_is_not_to_the_mask_is_seen_by_the_hop() -> None:
-    opening = traps.draw_opening(17, random.Random(7).randbytes)
+    """It makes it again, from the seed that it has."""
+    opening = Opening(17, traps.blinding(Secret(bytes(32)), b"info", b"coin", 0, 0))
     encoded = commit(opening)
-    assert opens(encoded, opening, 17)
-    assert not opens(encoded, opening, 18)
-    assert not opens(encoded, replace(opening, value=18), 18)
-    assert not opens(encoded, replace(opening, blinding=opening.blinding + 1), 17)
-    assert not opens(encoded, replace(opening, blinding=opening.blinding + ORDER), 17)
-    assert not opens(commit(replace(opening, value=18)), opening, 17)
+    assert encoded == commit(replace(opening, blinding=opening.blinding + ORDER))
+    assert encoded != commit(replace(opening, value=18))
+    assert encoded != commit(replace(opening, blinding=opening.blinding + 1))
+
+
+def test_every_commitment_has_a_blinding_of_its_own_that_only_the_secret_gives() -> None:
+    """Written out, and different in anything that it is bound to: with one blinding, two commitments would differ by a
+    multiple of G that gives the difference of the masks away."""
+    secret, place = Secret(b"s" * 32), (b"info", b"coin", 3, 1)
+    info = frame("trap-blinding", *place)
+    key = hmac.digest(bytes(32), b"s" * 32, "sha256")
+    first = hmac.digest(key, info + b"\1", "sha256")
+    second = hmac.digest(key, first + info + b"\2", "sha256")
+    found = traps.blinding(secret, *place)
+    assert found == int.from_bytes((first + second)[:48], "big") % ORDER
+    others = [(b"info'", b"coin", 3, 1), (b"info", b"coin'", 3, 1), (b"info", b"coin", 4, 1), (b"info", b"coin", 3, 0)]
+    drawn = {found, traps.blinding(Secret(b"t" * 32), *place), *(traps.blinding(secret, *other) for other in others)}
+    assert len(drawn) == 6
 
 
 def test_openings_do_not_print() -> None:

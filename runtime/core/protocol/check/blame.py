@@ -19,17 +19,18 @@ from silomix.runtime.core.numbers.masks import Secret, commitment, public_key, u
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars
 from silomix.runtime.core.protocol.check.forms import scalars_of
+from silomix.runtime.core.protocol.check.proofs import check_claims, check_holds, false_commitments
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
     Subject,
     Toss,
-    check_holds,
     check_said,
     check_subject,
     matches,
     pad_claims,
     told,
 )
+from silomix.runtime.core.protocol.check.trapped import Traps, committed
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest
@@ -76,6 +77,10 @@ class Charge(StrEnum):
     """The check fails between the last hop and the aggregator, and the hop shows the vector that it sent."""
     TRAILS = "trails"
     """A hop signed two trails of one cohort."""
+    PROOF = "proof"
+    """A hop signed proofs of what it removed at the traps, and they do not hold."""
+    COMMITMENT = "commitment"
+    """A hop opens the key of a silo that it says committed to another mask at a trap."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,10 @@ def decide(case: Case, federation: Federation, vector: Bytes | None = None) -> V
             return _decide_pad(case, subject, federation)
         case Charge.ARRIVAL:
             return _decide_arrival(case, subject, federation, vector)
+        case Charge.PROOF:
+            return _decide_proof(case, subject, federation)
+        case Charge.COMMITMENT:
+            return _decide_commitment(case, subject, federation)
 
 
 def _decide_share(case: Case, subject: Subject, federation: Federation) -> Verdict:
@@ -162,7 +171,7 @@ def _decide_equation(case: Case, subject: Subject, federation: Federation, vecto
     verify(federation.member(defence.node).key, defence.digest, defence.signature, defence.node)
     if (defence.node, defence.check, defence.kind) != (first.where, check.digest, first.kind):
         raise _nothing(f"the defence is not that of {first.where}, where the first equation fails")
-    opened = _opened(case.manifest, subject, defence, check.coin, vector)
+    opened = _opened(case.manifest, subject, defence, Traps.drawn(check.coin, case.manifest, federation.policy), vector)
     liars = tamper.arbitrate(federation.plan, check.arithmetic(chain), first, opened)
     culprit = liars[0]
     where = told(first, chain, federation)
@@ -183,9 +192,50 @@ def _decide_arrival(case: Case, subject: Subject, federation: Federation, vector
         raise _nothing(f"the first equation to fail is not the one between {last} and {lead}")
     if vector_root(vector, manifest) != subject.ready.root:
         raise _nothing(f"the vector is not the one that {last} signed for and {lead} took in")
-    true = scalars_of(check.coin, layout(manifest), [vector])[0]
-    culprit = lead if check.of(lead).scalars[0] != true else last
+    true = Traps.drawn(check.coin, manifest, federation.policy).forms([vector])[0]
+    culprit = lead if check.of(lead).passed_on(hop=False) != true else last
     return Verdict(culprit, f"{culprit} signed false scalars of what passed from {last} to {lead}", case)
+
+
+def _decide_proof(case: Case, subject: Subject, federation: Federation) -> Verdict:
+    """An honest hop that cannot prove says who keeps it from that: whoever signs no proof for one has lied."""
+    check, chain = _checked(case, subject, federation), case.manifest.chain
+    if len(check.proofs) != 1 or check.proofs[0].hop not in chain or check.proofs[0].check != check.said:
+        raise _nothing("a case about proofs needs those of one hop, for what was said")
+    proof = check.proofs[0]
+    verify(federation.member(proof.hop).key, proof.digest, proof.signature, proof.hop)
+    try:
+        check_claims(proof, check, chain, federation)
+    except PeerFault as fault:
+        return Verdict(proof.hop, fault.message, case)
+    raise _nothing(f"{proof.hop} has proved what it removed")
+
+
+def _decide_commitment(case: Case, subject: Subject, federation: Federation) -> Verdict:
+    """Make a silo's commitments again from what its hop has opened: one of the two has lied."""
+    check, manifest, defence = _checked(case, subject, federation), case.manifest, case.defence
+    if defence is None or defence.node not in manifest.chain or check.proofs:
+        raise _nothing("a case about a commitment needs what a hop has opened")
+    hop, silo = defence.node, defence.name
+    verify(federation.member(hop).key, defence.digest, defence.signature, hop)
+    if (defence.check, defence.kind) != (check.said, EquationKind.TRAP):
+        raise _nothing(f"{hop} has opened something in another check")
+    seed, layer = _opened_seed(manifest, subject, defence), manifest.layer(hop)
+    traps = Traps.drawn(check.coin, manifest, federation.policy)
+    if seed is not None and false_commitments(traps, check, layer, {silo: (seed, manifest.context(layer))}):
+        return Verdict(silo, f"{silo} committed to another mask at a trap than it sealed to {hop}", case)
+    return Verdict(hop, f"{hop} says that a silo committed to another mask at a trap, and shows none", case)
+
+
+def _checked(case: Case, subject: Subject, federation: Federation) -> CheckTranscript:
+    """Check that all was said, and every equation holds, of a check with traps: then hops have to prove."""
+    check, silos, chain = case.check, subject.cohort.silos, case.manifest.chain
+    if check is None or not federation.policy.traps:
+        raise _nothing("a case about traps needs a policy that has some, and the transcript")
+    check_said(check, subject.context, silos, chain, federation)
+    if first_finding(check, federation, silos, chain) is not None:
+        raise _nothing("an equation of the check fails: nobody has to prove anything")
+    return check
 
 
 def _decide_trails(case: Case, federation: Federation) -> Verdict:
@@ -235,11 +285,10 @@ def first_finding(
 
 
 def _opened(
-    manifest: Manifest, subject: Subject, defence: Defence, coin: bytes, vector: Bytes | None
+    manifest: Manifest, subject: Subject, defence: Defence, traps: Traps, vector: Bytes | None
 ) -> dict[str, Scalars]:
     """Recompute a claim from what was opened; an opening that is none counts for nothing."""
     name = defence.name
-    shape = layout(manifest)
     if not name:
         return {}
     if defence.kind is EquationKind.EDGE:
@@ -247,22 +296,34 @@ def _opened(
             return {}
         if vector is None or vector_root(vector, manifest) != defence.root:
             raise _nothing(f"the vector that {defence.node} opened is missing, or is another")
-        return {name: scalars_of(coin, shape, [vector])[0]}
+        return {name: traps.forms([vector])[0]}
+    seed = _opened_seed(manifest, subject, defence)
+    context = manifest.context(manifest.layer(defence.node))
+    return {} if seed is None else {name: scalars_of(traps.coin, traps.shape, (), [(seed, context)])[0]}
+
+
+def _opened_seed(manifest: Manifest, subject: Subject, defence: Defence) -> Secret | None:
+    """Open what a silo sealed to a hop with the key that the hop shows; nothing, if it is not that key."""
+    name = defence.name
     key = manifest.key_for(defence.node, name)
     if name not in subject.cohort.silos or key is None or len(defence.private) != len(key.public_key):
-        return {}
+        return None
     private, layer = Secret(defence.private), manifest.layer(defence.node)
     if public_key(private) != key.public_key:
-        return {}
+        return None
     sealed = subject.header_of(name).seeds[layer - 1]
     context = manifest.context(layer)
     try:
         seed = unseal(sealed.sealed, private, context)
     except PeerFault:
-        return {}  # whoever cannot open a seed says so when the header comes, and passes nothing on
-    if commitment(seed, context) != sealed.commitment:
-        return {}
-    return {name: scalars_of(coin, shape, (), [(seed, context)])[0]}
+        return None  # whoever cannot open a seed says so when the header comes, and passes nothing on
+    return seed if commitment(seed, context) == sealed.commitment else None
+
+
+def accuse(check: CheckTranscript, silo: str, key: Secret, identity: Identity) -> Defence:
+    """Open the key of a silo that has committed to another mask at a trap than it sealed to this hop."""
+    private = bytes(bytearray(key.value))
+    return Defence(identity.name, check.said, EquationKind.TRAP, silo, private).signed(identity)
 
 
 def signed_root(subject: Subject, receiver: str, sender: str, manifest: Manifest) -> bytes:
@@ -295,13 +356,12 @@ def defend(
     made = Defence(identity.name, check.digest, finding.kind)
     layer = chain.index(identity.name) + 1 if identity.name in chain else 0
     for name in truth:
-        scalars = check.of(name).scalars
+        said = check.of(name)
         if finding.kind is EquationKind.EDGE:
-            claimed = scalars[1] if name in chain else scalars[0]
-            if claimed != truth[name]:
+            if said.passed_on(hop=name in chain) != truth[name]:
                 made = replace(made, name=name, root=roots[name])
                 break
-        elif scalars[layer] != truth[name]:
+        elif said.scalars[layer] != truth[name]:
             made = replace(made, name=name, private=bytes(bytearray(keys[name].value)))
             break
     return made.signed(identity)
@@ -316,20 +376,29 @@ def _decide_pad(case: Case, subject: Subject, federation: Federation) -> Verdict
     pad = Secret(case.pad)
     if pad_digest(pad) != subject.ready.trails[chain.index(hop)].pad:
         raise _nothing(f"that is not the pad that {hop} committed to")
-    if hop not in false_pads(case.manifest, subject, check, {hop: pad}):
-        raise _nothing(f"{hop} has stated the scalars of its pad")
+    if hop not in false_pads(case.manifest, subject, check, {hop: pad}, federation):
+        raise _nothing(f"{hop} has stated the scalars of its pad, and committed to it")
     return Verdict(hop, f"{hop} altered the sum, and lied about its pad in the check", case)
 
 
 def false_pads(
-    manifest: Manifest, subject: Subject, check: CheckTranscript, pads: Mapping[str, Secret]
+    manifest: Manifest,
+    subject: Subject,
+    check: CheckTranscript,
+    pads: Mapping[str, Secret],
+    federation: Federation,
 ) -> tuple[str, ...]:
-    """Recompute the scalars of pads that were shown, and name the hops that had stated others."""
+    """Recompute the scalars of pads that were shown, and name the hops that had stated others, or committed to any."""
     length, ready = manifest.chunk_parameters, subject.ready
     secrets = [(pad, ready.pad_context(hop, length)) for hop, pad in pads.items()]
     found = scalars_of(check.coin, layout(manifest), (), secrets)
     claims = pad_claims(check, manifest.chain)
-    return tuple(hop for hop, scalars in zip(pads, found, strict=True) if scalars != claims[hop])
+    liars = {hop for hop, scalars in zip(pads, found, strict=True) if scalars != claims[hop]}
+    if traps := Traps.drawn(check.coin, manifest, federation.policy):
+        for hop, secret in zip(pads, secrets, strict=True):
+            if check.of(hop).trapped.commitments != (committed(traps.pad_openings(*secret)),):
+                liars.add(hop)
+    return tuple(hop for hop in pads if hop in liars)
 
 
 def _nothing(why: str) -> PeerFault:

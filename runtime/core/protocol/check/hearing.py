@@ -1,8 +1,11 @@
 """The aggregator's part in a check: it collects shares and scalars, and passes on what holds."""
 
+from dataclasses import replace
+
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.tamper import Finding
 from silomix.runtime.core.protocol.check.blame import Case, Charge, first_finding
+from silomix.runtime.core.protocol.check.proofs import check_proof
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
     Statement,
@@ -12,6 +15,7 @@ from silomix.runtime.core.protocol.check.said import (
     check_toss,
     coin_of,
 )
+from silomix.runtime.core.protocol.check.trapped import TrapProof
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest
 
@@ -25,6 +29,8 @@ class Hearing:
         self.coin = b""
         self.tosses: dict[str, Toss] = {}
         self.statements: dict[str, Statement] = {}
+        self.proofs: dict[str, TrapProof] = {}
+        """By hop, where the policy has traps."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,11 +44,20 @@ class Hearing:
             return tuple(silo for silo in self.subject.cohort.silos if silo not in self.tosses)
         return tuple(name for name in self.names if name not in self.statements)
 
+    @property
+    def unproved(self) -> tuple[str, ...]:
+        """The hops that have yet to prove what they removed at the traps."""
+        due = self.manifest.chain if self.federation.policy.traps else ()
+        return tuple(hop for hop in due if hop not in self.proofs)
+
     def needs(self, name: str) -> bool:
-        """Whether the check waits for this node: for its scalars, or for its defence when all have spoken."""
+        """Whether the check waits for this node: for its scalars, or for its defence or proofs when all have spoken."""
         if name not in self.statements:
             return True
-        return not self.silent and self.finding is not None and self.finding.where == name
+        if self.silent:
+            return False
+        finding = self.finding
+        return name in self.unproved if finding is None else finding.where == name
 
     def toss(self, one: Toss) -> bool:
         """Take a share in; say whether it was the last, and all of them make the coin now."""
@@ -74,10 +89,23 @@ class Hearing:
         self.statements[one.name] = one
         return not self.silent
 
+    def prove(self, one: TrapProof) -> bool:
+        """Take a hop's proofs in; say whether they were the last."""
+        check_proof(one, self.transcript, self.manifest.chain, self.federation)
+        if one.hop in self.proofs:
+            return False
+        self.proofs[one.hop] = one
+        return not self.unproved
+
+    def false_proof(self, one: TrapProof) -> Case:
+        """Make a case of proofs that a hop has signed and that do not hold."""
+        return Case(Charge.PROOF, self.manifest, self.subject, check=replace(self.transcript, proofs=(one,)))
+
     @property
     def transcript(self) -> CheckTranscript:
-        """All that was said, when everybody has spoken."""
-        return CheckTranscript(self.shares, tuple(self.statements[name] for name in self.names))
+        """All that was said, when everybody has spoken, and proved so far."""
+        proofs = tuple(self.proofs[hop] for hop in self.manifest.chain if hop in self.proofs)
+        return CheckTranscript(self.shares, tuple(self.statements[name] for name in self.names), proofs)
 
     @property
     def finding(self) -> Finding | None:

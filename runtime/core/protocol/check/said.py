@@ -4,6 +4,7 @@
    fixed, and so are the commitments to the coin, which stand in the headers that the cohort names.
 2. `Toss`: each silo of the cohort shows its share, once for an attempt. The shares of all make the coin.
 3. `Statement`: each silo, each hop and the aggregator signs its scalars under that coin, once for an attempt.
+   Where the policy has traps, each hop then proves what it removed there (`trapped.py`, `proofs.py`).
 4. `CheckTranscript`: all of it. Whoever is to sign for the release first checks that every equation holds, and signs
    the transcript's digest with it.
 
@@ -22,7 +23,9 @@ from silomix.runtime.core.numbers import tamper
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.plan import Level, Plan
 from silomix.runtime.core.numbers.tamper import Finding, Scalars
-from silomix.runtime.core.protocol.check.forms import read_scalars, write_scalars
+from silomix.runtime.core.numbers.traps import POINT_BYTES
+from silomix.runtime.core.protocol.check.forms import SCALAR_BYTES, read_scalars, write_scalars
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, TrapProof
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, trailer_digest
@@ -174,12 +177,24 @@ class Statement:
     coin: bytes
     scalars: tuple[Scalars, ...]
     signature: bytes = b""
+    trapped: Trapped = NO_TRAPS
+    """What it states at the traps, where the policy has some."""
 
     @cached_property
     def digest(self) -> bytes:
         """What is signed."""
-        blobs = [write_scalars(one) for one in self.scalars]
-        return digest("scalars", self.context, self.coin, self.name, len(blobs), *blobs)
+        parts: list[int | bytes] = []
+        lots = (self.scalars, self.trapped.residues) if self.trapped.residues else (self.scalars,)
+        for lot in lots:
+            parts += [len(lot), *(write_scalars(one) for one in lot)]
+        if self.trapped.residues:
+            parts += [len(self.trapped.commitments), *self.trapped.commitments]
+        return digest("scalars", self.context, self.coin, self.name, *parts)
+
+    def passed_on(self, *, hop: bool) -> Scalars:
+        """What a sender states of the vector that it sent: its scalars, and its residues at the traps."""
+        which = 1 if hop else 0
+        return tamper.joined(self.scalars[which], self.trapped.residues[which] if self.trapped.residues else ())
 
     def signed(self, identity: Identity) -> "Statement":
         """Sign it."""
@@ -193,6 +208,12 @@ def read_statement_scalars(blobs: Sequence[bytes], plan: Plan) -> tuple[Scalars,
     """Read the scalars of a statement, as many for each plane as the plan has."""
     shape = tamper.rhos(plan)
     return tuple(read_scalars(blob, shape) for blob in blobs)
+
+
+def read_residues(blobs: Sequence[bytes], plan: Plan) -> tuple[Scalars, ...]:
+    """Read the residues of a statement at the traps; how many there have to be, `check_statement` says."""
+    planes = len(plan.moduli)
+    return tuple(read_scalars(blob, (len(blob) // (SCALAR_BYTES * planes),) * planes) for blob in blobs)
 
 
 def check_statement(
@@ -214,6 +235,23 @@ def check_statement(
         )
     for scalars in one.scalars:
         tamper.check_scalars(federation.plan, one.name, scalars)
+    _check_trapped(one, chain, federation)
+
+
+def _check_trapped(one: Statement, chain: tuple[str, ...], federation: Federation) -> None:
+    """Check that somebody states as much at the traps as its role has, and nothing where there are none."""
+    plan, traps, stated = federation.plan, federation.policy.traps, one.trapped
+    lots, points = (2, 1) if one.name in chain else (1, 0 if one.name == federation.aggregator.name else len(chain))
+    due = [[traps] * len(plan.moduli)] * lots if traps else []
+    found = [[len(row) for row in lot] for lot in stated.residues]
+    blobs = [traps * len(plan.moduli) * POINT_BYTES] * points if traps else []
+    if found != due or [len(blob) for blob in stated.commitments] != blobs:
+        why = f"{one.name} states other residues or commitments than {traps} traps have"
+        raise PeerFault(Reason.WRONG_LENGTH, why, peer=one.name)
+    for lot in stated.residues:
+        if not all(0 <= x < p for p, row in zip(plan.moduli, lot, strict=True) for x in row):
+            why = f"{one.name} states a residue at a trap that is not below its modulus"
+            raise PeerFault(Reason.RESIDUE_RANGE, why, peer=one.name)
 
 
 @dataclass(frozen=True)
@@ -224,6 +262,13 @@ class CheckTranscript:
     """In the order of the cohort."""
     statements: tuple[Statement, ...]
     """Of the silos in the order of the cohort, of the hops in that of the chain, and the aggregator's."""
+    proofs: tuple[TrapProof, ...] = ()
+    """Where the policy has traps: of the hops in the order of the chain."""
+
+    @cached_property
+    def said(self) -> bytes:
+        """The digest of all that was said before anything was proved."""
+        return self.digest if not self.proofs else replace(self, proofs=()).digest
 
     @cached_property
     def digest(self) -> bytes:
@@ -234,6 +279,10 @@ class CheckTranscript:
         parts.append(len(self.statements))
         for said in self.statements:
             parts += [said.digest, said.signature]
+        if self.proofs:
+            parts.append(len(self.proofs))
+        for proof in self.proofs:
+            parts += [proof.digest, proof.signature]
         return digest("check", *parts)
 
     @property
@@ -247,11 +296,15 @@ class CheckTranscript:
 
     def arithmetic(self, chain: tuple[str, ...]) -> tamper.Transcript:
         """Return the bare numbers."""
-        silos = self.statements[: -len(chain) - 1]
+        silos, hops, lead = (
+            self.statements[: -len(chain) - 1],
+            self.statements[-len(chain) - 1 : -1],
+            self.statements[-1],
+        )
         return tamper.Transcript(
-            tuple(tamper.Submission(s.name, s.scalars[0], s.scalars[1:]) for s in silos),
-            tuple(tamper.Passage(h.name, *h.scalars) for h in self.statements[-len(chain) - 1 : -1]),
-            tamper.Arrival(self.statements[-1].name, self.statements[-1].scalars[0]),
+            tuple(tamper.Submission(s.name, s.scalars[0], s.scalars[1:], *s.trapped.residues) for s in silos),
+            tuple(tamper.Passage(h.name, *h.scalars, *h.trapped.residues) for h in hops),
+            tamper.Arrival(lead.name, lead.scalars[0], *lead.trapped.residues),
         )
 
     def findings(self, plan: Plan, silos: tuple[str, ...], chain: tuple[str, ...]) -> list[Finding]:
@@ -271,14 +324,6 @@ def check_said(
         verify(federation.member(one.silo).key, one.digest, one.signature, one.silo)
     for said in check.statements:
         check_statement(said, context, coin, chain, federation)
-
-
-def check_holds(
-    check: CheckTranscript, context: bytes, silos: tuple[str, ...], chain: tuple[str, ...], federation: Federation
-) -> None:
-    """Check a whole transcript: that everybody answered, and that every equation holds; or say which does not."""
-    check_said(check, context, silos, chain, federation)
-    check_equations(check, silos, chain, federation)
 
 
 def check_equations(
