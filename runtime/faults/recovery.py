@@ -64,8 +64,9 @@ class Log:
         while True:
             with open(self._path, "rb") as file:  # noqa: ASYNC230 - a few lines
                 file.seek(self._start)
-                if any(word in file.read() for word in UP):
-                    return time.monotonic()
+                said = file.read()
+            if any(word in said for word in UP):
+                return time.monotonic()
             await asyncio.sleep(LOOK_S)
 
 
