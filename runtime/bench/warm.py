@@ -11,10 +11,12 @@ import numpy as np
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.codec import Codec
 from silomix.runtime.core.numbers.fold import Fold
+from silomix.runtime.core.numbers.kernels import kept
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.plan import Encoding, Level, plan
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.core.numbers.slices import redraw
 from silomix.runtime.terminal import console, say_json
 
 PLANS = (
@@ -32,8 +34,9 @@ PLANS = (
 def warm(as_json: bool) -> int:
     """Compile every kernel and keep the machine code, so that a node starts at once."""
     start = time.perf_counter()
-    with suppress(OSError, BrokenExecutor), ProcessPoolExecutor(2, get_context("spawn")) as both:
-        wait([both.submit(warm_values), both.submit(warm_planes)])
+    if not kept(redraw):
+        with suppress(OSError, BrokenExecutor), ProcessPoolExecutor(2, get_context("spawn")) as both:
+            wait([both.submit(warm_values), both.submit(warm_planes)])
     warm_kernels()  # finds what the two have kept, and makes what is missing
     result = {"seconds": time.perf_counter() - start, "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the source")}
     if as_json:
