@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from silomix.runtime.config.authority import private_pem
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.config.load import identity_of, load_federation, load_node
+from silomix.runtime.config.load import NodeConfig, identity_of, load_federation, load_node
 from silomix.runtime.config.owners.assemble import checked
 from silomix.runtime.config.owners.enrol import enrolment_text
 from silomix.runtime.config.owners.epochs import (
@@ -28,6 +28,7 @@ from silomix.runtime.config.owners.pins import Pins, read_pin
 from silomix.runtime.config.owners.rotate import give
 from silomix.runtime.config.owners.selfsigned import der
 from silomix.runtime.config.tables import ConfigError, Where
+from silomix.runtime.config.token import following, parse_uri, remember_key, token_key
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.policy import Policy
@@ -185,19 +186,12 @@ def enrol_again(path: Path, owner: Identity, address: str, *, new_identity: bool
     now = config.federation.member(config.name)
     identity = identity_of(config)
     home = config.file.absolute().parent
-    following = config.identity
     if new_identity:
-        if config.identity_command or config.identity_token:
-            raise UserError(f"{path}: its identity is in no file, but in a token; a new key there needs a new node")
-        private = Ed25519PrivateKey.generate()
-        plain = config.identity.with_name(config.identity.name.removeprefix(NEXT_IDENTITY))
-        following = plain.with_name(f"{NEXT_IDENTITY}{plain.name}")
-        if config.identity == following:  # the one that is in use takes the plain name first
-            write_atomically(plain, following.read_bytes())
-            give((plain,), home)
-        write_atomically(following, private_pem(private))
-        give((following,), home)
-        identity = Identity(config.name, Secret(private.private_bytes_raw()))
+        if config.identity_command:
+            raise UserError(
+                f"{path}: a command signs for it, which knows one key; a new key needs a node with a new name"
+            )
+        identity = _token_identity(config, home) if config.identity_token else _file_identity(config, home)
     certificate = b""
     if config.federation.pinned and config.certificate is not None:
         certificate = der(config.certificate.read_bytes())
@@ -207,3 +201,23 @@ def enrol_again(path: Path, owner: Identity, address: str, *, new_identity: bool
     target = home / f"{config.name}{ENROLMENT}"
     write_atomically(target, enrolment_text(made).encode(), mode=PUBLIC)
     return made, target
+
+
+def _file_identity(config: NodeConfig, home: Path) -> Identity:
+    """Make the next identity beside the present one; the epoch says which counts."""
+    private = Ed25519PrivateKey.generate()
+    plain = config.identity.with_name(config.identity.name.removeprefix(NEXT_IDENTITY))
+    following = plain.with_name(f"{NEXT_IDENTITY}{plain.name}")
+    if config.identity == following:  # the one that is in use takes the plain name first
+        write_atomically(plain, following.read_bytes())
+        give((plain,), home)
+    write_atomically(following, private_pem(private))
+    give((following,), home)
+    return Identity(config.name, Secret(private.private_bytes_raw()))
+
+
+def _token_identity(config: NodeConfig, home: Path) -> Identity:
+    """Make the next identity in the same token, under the next label."""
+    key, _ = token_key(following(parse_uri(config.identity_token)))
+    give((remember_key(home, key),), home)
+    return Identity(config.name, key)
