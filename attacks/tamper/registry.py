@@ -400,13 +400,13 @@ def _all() -> tuple[Misbehaviour, ...]:
         for step in ("Prepare", "Open", "relay", "CoinIn", "ReadyIn", "RevealIn"):
             add(f"silent-at-{step.lower()}-{hop[-1]}", hop, silent_at(step), Ends.LISTED)
         add(f"silent-at-chargein-{hop[-1]}", hop, FlipsAndKeepsSilent, Ends.LISTED)
-        for name, lie in (
+        for about, trapped in (
             ("forges-a-proof", ForgesProof),
             ("commits-to-another-pad", CommitsToOtherPad),
             ("states-a-false-residue", StatesFalseResidue),
             ("accuses-a-silo", AccusesSilo),
         ):
-            add(f"{name}-{hop[-1]}", hop, lie, Ends.PROVEN, traps=DRILL_TRAPS)
+            add(f"{about}-{hop[-1]}", hop, trapped, Ends.PROVEN, traps=DRILL_TRAPS)
         add(f"silent-at-provein-{hop[-1]}", hop, silent_at("ProveIn"), Ends.LISTED, traps=DRILL_TRAPS)
     add("silo-lies-about-a-mask", "silo-2", StatesFalseScalars, Ends.PROVEN, without=True)
     add("silo-lies-about-its-body", "silo-2", StatesFalseIntake, Ends.PROVEN, without=True)

@@ -379,6 +379,8 @@ class Limits:
             head_digest=bytes(DIGEST_BYTES),
             stuck="t" * TEXT_BYTES,
             protocol=1 << 31,
+            closes_s=1,
+            closes_early=True,
         )
         return _with(rest, (self.hops, hop), (HISTORY, row))
 

@@ -127,6 +127,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.announced: tuple[bytes, bool] | None = None
         """The newest announcement as all watchers get it, and whether it is the last."""
         self._opened_at = 0.0
+        self._opening: tuple[Manifest, services_pb2.OpenRequest] | None = None
+        """The newest attempt, and what opens it at a hop."""
+        self._waits_s, self._closes_at = 0.0, 0.0
+        """How long hop 1 means to wait for silos, and until when, by its word."""
         self.present: dict[str, int] = {}
         self.history: list[services_pb2.RoundStatus] = [
             services_pb2.RoundStatus.FromString(value)
@@ -485,6 +489,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async for attempt in backoff():
             if not wanted():
                 return None
+            self.redial(hop)
             try:
                 if first and hop not in self.core.heard:
                     await self.recovery.show(hop, self.line(hop))
@@ -519,9 +524,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.metrics.hop(hop, state)
 
     async def _probe(self, hop: str, manifest: bytes, timeout_s: float) -> str:
+        self.redial(hop)
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
+        if why == NOT_OPEN and await self._opened_again(hop, manifest):
+            return
         if why != GAVE_UP or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
             self._hop(hop, "unreachable")
             self.log.warning(f"hop lost: {why}", peer=hop)
@@ -618,8 +626,27 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         request = services_pb2.OpenRequest(
             manifest=write_manifest(manifest), head=write_record(head), life=self.core.life
         )
+        self._opening = (manifest, request)
         for hop in reversed(manifest.chain):
             await self._open(hop, manifest, request)
+
+    async def _opened_again(self, hop: str, manifest: bytes) -> bool:
+        """Open the attempt again at a hop that was started again, and say whether the hop goes on with it.
+
+        Keys and pad are in its journal, and the hop before begins its stream anew: what leaves it is byte for byte the
+        same. Not so at hop 1, where bodies are in memory: silos have to send theirs again, in another attempt.
+        """
+        now, request = self._opening or (None, None)
+        if now is None or request is None or now.digest != manifest or hop == now.chain[0]:
+            return False
+        what = method("ShufflerService", "Open")
+        try:
+            answer = await self.line(hop).ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
+        except (grpc.aio.AioRpcError, PeerFault):
+            return False
+        if answer.manifest_digest == manifest:
+            self.log.info("the hop was started again, and goes on with the attempt", peer=hop)
+        return answer.manifest_digest == manifest
 
     async def _open(self, hop: str, manifest: Manifest, request: services_pb2.OpenRequest) -> None:
         def call(line: Line) -> Awaitable[services_pb2.OpenResponse]:
@@ -629,6 +656,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         answer = await self.until_answered(hop, lambda: self._is_now(manifest.round, manifest.attempt), call)
         if isinstance(answer, services_pb2.OpenResponse):
             self._hop(hop, "open")
+            if hop == manifest.chain[0]:
+                said = answer.closes_s
+                self._waits_s = said if 0 < said < manifest.deadline_s else manifest.deadline_s
+                self._closes_at = self.clock() + self._waits_s
             await self.insist(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
     async def _ask_ready(self, hop: str, ready: Ready, check: CheckTranscript | None) -> None:
@@ -899,6 +930,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def status(self) -> services_pb2.GetStatusResponse:
         """Tell how the federation is doing."""
+        collecting = self.core.phase is core.Phase.COLLECTING
         return services_pb2.GetStatusResponse(
             federation=self.federation.name,
             round=min(self.core.round, self.federation.policy.rounds),
@@ -915,6 +947,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             head_digest=self.core.log.head if self.core.log.records else b"",
             stuck=self._stuck()[:TEXT_BYTES],
             protocol=PROTOCOL,
+            closes_s=max(0.0, self._closes_at - self.clock()) if collecting else 0.0,
+            closes_early=collecting and self._waits_s < self.federation.policy.deadline_s,
         )
 
     def _trouble(self, hop: str) -> str:

@@ -386,6 +386,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         target = chain[place + 1] if place + 1 < len(chain) else self.federation.aggregator.name
         log = self.log.bind(peer=target)
         async for attempt in backoff():
+            self.redial(target)
             try:
                 delivery = await self._stream_to(target, passage, last=place + 1 == len(chain))
             except grpc.aio.AioRpcError as error:
@@ -666,7 +667,8 @@ class _Service:
             raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
         manifest, head = await asyncio.to_thread(read_manifest, request.manifest), read_record(request.head)
         await self.node.step(core.Open(manifest, head, self.node.clock(), request.life))
-        await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest))
+        waits_s = self.node.core.waits_s
+        await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest, closes_s=waits_s))
 
     async def _submit(self, call: Call) -> None:
         frames = Inbox(call, body_pb2.Frame, self.node.limits)

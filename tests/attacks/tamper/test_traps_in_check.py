@@ -184,7 +184,7 @@ def test_evidence_against_a_silo_needs_the_key_that_its_hop_made_for_it() -> Non
     assert case.defence is not None
     assert case.defence.name == "silo-2"
     for change in ({"name": "silo-1"}, {"private": bytes(32)}, {"private": b""}, {"name": ""}):
-        other = replace(case, defence=replace(case.defence, **change).signed(identity("shuffler-2")))  # type: ignore[arg-type]
+        other = replace(case, defence=replace(case.defence, **change).signed(identity("shuffler-2")))
         assert decide(other, TRAPPED).culprit == "shuffler-2"  # whoever accuses, and shows nothing
     unsigned = replace(case, defence=replace(case.defence, name="silo-1"))
     assert refused(lambda: decide(unsigned, TRAPPED)) is Reason.BAD_SIGNATURE
