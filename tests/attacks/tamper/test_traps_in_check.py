@@ -21,7 +21,7 @@ from silomix.runtime.core.policy import TrapPlacement
 from silomix.runtime.core.protocol import shuffler
 from silomix.runtime.core.protocol.aggregator import Phase
 from silomix.runtime.core.protocol.check.blame import Case, Charge, decide, false_pads
-from silomix.runtime.core.protocol.check.proofs import check_proofs, statements
+from silomix.runtime.core.protocol.check.proofs import check_holds, check_proofs, statements
 from silomix.runtime.core.protocol.check.said import CheckTranscript, Statement, check_said
 from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, Traps, committed, points
 from silomix.runtime.core.protocol.lineage import Transcript
@@ -250,6 +250,15 @@ def test_a_hop_signs_for_nothing_that_was_not_proved() -> None:
     assert refused(ready((lie, other))) is Reason.TAMPERED
     assert refused(ready((replace(one, signature=bytes(64)), other))) is Reason.BAD_SIGNATURE
     assert any(isinstance(effect, shuffler.Agree) for effect in ready((one, other))())
+
+
+def test_a_transcript_without_proofs_does_not_hold() -> None:
+    """As every silo checks it, and `silomix verify`."""
+    given = (kept().subject.context, kept().cohort.silos, TRAPPED.chain, TRAPPED)
+    check_holds(said(), *given)
+    for proofs in ((), said().proofs[:1], said().proofs[::-1]):
+        check = replace(said(), proofs=proofs)
+        assert refused(lambda check=check: check_holds(check, *given)) is Reason.WRONG_SEQUENCE  # type: ignore[misc]
 
 
 def test_proofs_are_of_this_check_alone() -> None:
