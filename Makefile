@@ -18,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)            ## the main job, on this machine
 	$(BIN)/silomix demo
 
-# Three at a time: most of them wait most of the time. A file's tests stay together, since they share federations; the
-# order is that of the folders.
+# Three at a time: most of them wait most of the time. A file's tests stay together, since they share federations;
+# what takes long comes first.
 WORKERS ?= 3
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 

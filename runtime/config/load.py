@@ -22,6 +22,7 @@ from silomix.runtime.config.owners.epochs import Proposal, epochs_on_disk, histo
 from silomix.runtime.config.owners.pins import known_pins, require_pins
 from silomix.runtime.config.signer import signer_of
 from silomix.runtime.config.tables import ConfigError, Where, parse, read_private, read_text, show
+from silomix.runtime.config.token import uri_of
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
@@ -148,6 +149,8 @@ def load_node(path: Path, epoch: bytes = b"") -> NodeConfig:
     history = history_of(federation, known)
     member = _own_entry(where, role, values["name"], federation)
     values["identity"] = _own_identity(values["identity"], member)
+    if values["identity_token"]:
+        values["identity_token"] = uri_of(file.absolute().parent, values["identity_token"], member.key)
     _check_pool(where, "required_hops", values["required_hops"], federation)
     check_identity(where, values, member)
     check_tls(where, values, federation)

@@ -12,12 +12,14 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from silomix.runtime.config.signer import SignerError
 from silomix.runtime.config.tables import read_private
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.store.files import PUBLIC, write_atomically
+from silomix.runtime.store.home import TOKENS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +69,32 @@ def parse_uri(text: str) -> TokenUri:
         if not file.is_absolute():
             raise UserError(f"found {name}={file}; give an absolute path")
     return TokenUri(text, found["token"], found["object"], module, pin)
+
+
+def following(uri: TokenUri) -> TokenUri:
+    """Name the key that takes over from another, in the same token: LABEL.2 after LABEL, LABEL.3 after that."""
+    plain, dot, number = uri.object.rpartition(".")
+    label = f"{plain}.{int(number) + 1}" if dot and number.isdecimal() else f"{uri.object}.2"
+    path, _, query = uri.text.removeprefix("pkcs11:").partition("?")
+    parts = [f"object={quote(label)}" if part.startswith("object=") else part for part in path.split(";")]
+    return parse_uri(f"pkcs11:{';'.join(parts)}?{query}")
+
+
+def remember_key(home: Path, key: "TokenSigner") -> Path:
+    """Write down which key in a token a node has besides, by its public half: an epoch lists one of them."""
+    file = home / TOKENS_FILE
+    lines = file.read_text().splitlines() if file.is_file() else []
+    line = f"{key.public.hex()} {key.uri.text}"
+    if line not in lines:
+        write_atomically(file, "".join(f"{one}\n" for one in (*lines, line)).encode(), mode=PUBLIC)
+    return file
+
+
+def uri_of(home: Path, uri: str, public: bytes) -> str:
+    """Return the URI of the key with this public half, if the node was given one since; else that of its own file."""
+    file = home / TOKENS_FILE
+    known = dict(line.split(" ", 1) for line in file.read_text().splitlines()) if file.is_file() else {}
+    return known.get(public.hex(), uri)
 
 
 @dataclass(frozen=True)

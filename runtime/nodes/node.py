@@ -518,8 +518,9 @@ def _touch(plan: Plan) -> None:
     """Call the kernels that every role needs, on next to nothing."""
     shape = Layout(plan, 8, 8)
     body = shape.body()
-    Stream(bytes(32), plan.moduli, 8).apply(body, 0, 8, 1)
-    shape.add(body, 0, shape.planes(shape.part(shape.body(), 0).data, 0))
+    values = shape.part(body, 0)  # at level malicious blinders stand behind them
+    Stream(bytes(32), plan.moduli, 8).apply(values, 0, 8, 1)
+    shape.add(body, 0, shape.planes(values.copy().data, 0))
 
 
 async def whole(future: asyncio.Future[T]) -> T:

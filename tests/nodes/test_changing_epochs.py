@@ -7,19 +7,17 @@ from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-from tests.nodes.federations import make, mean_update, model_of, peer, refusal, until
+from tests.nodes.federations import make, mean_update, model_of, until
 
 from silomix.runtime.cli.federation.history import verify_log
 from silomix.runtime.config.kinds import Role
-from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.load import load_node
 from silomix.runtime.config.owners.accept import accept
 from silomix.runtime.config.owners.enrol import make_keys
 from silomix.runtime.config.owners.owner import owner_identity
-from silomix.runtime.config.owners.rotate import finish, prepare
-from silomix.runtime.config.owners.successor import enrol_again, newest, policy_after, succeed, write_successor
+from silomix.runtime.config.owners.successor import newest, policy_after, succeed, write_successor
 from silomix.runtime.config.owners.trial import OWNER
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.protocol import aggregator as hearing
@@ -31,7 +29,6 @@ from silomix.runtime.local import InProcess
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.changes import renewal
 from silomix.runtime.nodes.lead import rollcall
-from silomix.v1 import services_pb2
 
 LONG_S = 240.0
 """Bound on a whole test's rounds on a machine that is busy with others."""
@@ -107,93 +104,6 @@ def assert_whole(running: InProcess, home: Path, rounds: int) -> None:
     found = model_of(home)
     for name, tensor in expected.items():
         assert np.abs(found[name] - tensor).max() <= slack, f"the sum of {name} is another"
-
-
-async def test_roster_policy_identity_and_pool_change_under_load(tmp_path: Path) -> None:
-    """One federation, one change after the other, rounds all the while. Processes and ports stay."""
-    home = tmp_path / "f"
-    first = make(home, 4, 2, rounds=1000, deadline_s=120, release_s=60)
-    async with asyncio.timeout(LONG_S), InProcess(home, log=tmp_path / "log.txt") as running:
-        tasks = dict(running.tasks)
-        await round_over(running, 1)
-
-        # A silo is added in mid-training, and another precision is agreed on.
-        new = propose(home, keygen(home, Role.SILO, "silo-05", index=4), precision=5)
-        await until(lambda: in_epoch(running, 2), "all are in epoch 2", LONG_S)
-        assert running.aggregator.federation == new
-        running.start("silo-05")
-        joined = running.aggregator.core.log.round
-        await until(
-            lambda: any("silo-05" in r.silos for r in records_of(running, "aggregator")), "it takes part", LONG_S
-        )
-        assert len(records_of(running, "silo-05")) >= joined
-
-        # Certificates are rotated: of a silo, a hop and the aggregator, all at once.
-        rotated = ("silo-04", "shuffler-1", "aggregator")
-        for name in rotated:
-            prepare(home / name)
-        await until(lambda: known(running, rotated, 2), "all have heard of the next ones", LONG_S)
-        for name in rotated:
-            finish(home / name)
-        await until(lambda: known(running, rotated, 3), "all have changed over", LONG_S)
-        for name in rotated:
-            shown = (home / name / "tls.pem").read_bytes()
-            await until(lambda n=name, s=shown: certificate_of(running, n) == s, f"{name} shows it", LONG_S)  # type: ignore[misc]
-        await round_over(running, running.aggregator.core.log.round)
-
-        # An aggregator that goes on in the old epoch with some hop is refused.
-        async with peer(home, "aggregator", "shuffler-1") as liar:
-            log = running.aggregator.core.log
-            old = services_pb2.PrepareRequest(
-                federation_digest=first.digest,
-                round=log.round,
-                attempt=1,
-                silos=first.silo_names,
-                head_digest=log.head,
-                life=running.aggregator.core.life,
-            )
-            refused = await refusal(lambda: liar.shuffler.Prepare(old, metadata=liar.metadata, timeout=20))
-            assert str(refused.details()).startswith("wrong_federation")
-
-        # A silo is revoked: it hears so and ends, and its certificate opens nothing.
-        propose(home, remove=["silo-02"])
-        await taken_out(running, tasks, "silo-02")
-        await until(lambda: in_epoch(running, 3), "all are in epoch 3", LONG_S)
-        seen = running.aggregator.core.log.round
-        async with peer(home, "silo-02", "aggregator") as caller:
-            ask = services_pb2.GetStatusRequest()
-            refused = await refusal(lambda: caller.aggregator.GetStatus(ask, metadata=caller.metadata, timeout=20))
-            assert refused.code() is grpc.StatusCode.UNAVAILABLE  # the handshake ends
-
-        # An identity is rotated, and a shuffler moves to another port.
-        again, _ = enrol_again(home / "silo-03", owner(home), "", new_identity=True)
-        host = load_federation(home).shufflers[1].address.rpartition(":")[0]
-        moved, _ = enrol_again(home / "shuffler-2", owner(home), f"{host}:{free_port()}", new_identity=False)
-        propose(home, again, moved)
-        await until(lambda: in_epoch(running, 4), "all are in epoch 4", LONG_S)
-        assert running.nodes["silo-03"].identity.public == again.member.key != first.member("silo-03").key
-        await round_over(running, running.aggregator.core.log.round)
-        assert not any("silo-02" in r.silos for r in records_of(running, "aggregator")[seen + 1 :])
-
-        # A silo that was killed before it had written down in which epoch it is finds out from its journal.
-        await running.stop("silo-01")
-        (home / "silo-01" / "state" / "epochs" / "now").unlink()
-        tasks["silo-01"] = running.tasks[running.start("silo-01").config.name]
-        assert running.nodes["silo-01"].federation.epoch == 1
-        await until(lambda: in_epoch(running, 4), "it is where the others are", LONG_S)
-
-        # A shuffler is replaced by another, and the rounds come to an end.
-        hop = keygen(home, Role.SHUFFLER, "shuffler-3", f"{host}:{free_port()}")
-        last = running.aggregator.core.log.round + 4
-        propose(home, hop, remove=["shuffler-2"], pool=["shuffler-3", "shuffler-1"], rounds=last)
-        running.start("shuffler-3")
-        await taken_out(running, tasks, "shuffler-2")
-        done = await running.finished()
-        assert len(done) == last
-        assert running.aggregator.federation.epoch == 5
-        assert records_of(running, "aggregator")[-1].attempts[-1].chain == ("shuffler-3", "shuffler-1")
-        assert all(running.tasks[name] is task for name, task in tasks.items())  # nobody was started again
-        assert_whole(running, home, last)
 
 
 @pytest.mark.full

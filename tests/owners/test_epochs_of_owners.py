@@ -1,13 +1,11 @@
 """Owners who change their federation while it runs: each runs only its own commands, and nodes carry the rest."""
 
-import asyncio
-import socket
 from pathlib import Path
 from shutil import copytree, move
 
 import pytest
 from tests.nodes.federations import until
-from tests.owners.hospitals import SERVERS, Hospitals, run
+from tests.owners.hospitals import SERVERS, Apart, Hospitals, free_port, run
 
 from silomix.runtime.cli.federation.history import verify_log
 from silomix.runtime.config.load import load_federation, load_node, require_agreement
@@ -15,26 +13,11 @@ from silomix.runtime.config.owners.accept import NotAccepted
 from silomix.runtime.config.owners.epochs import enter, read_proposal
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.core.protocol.roundlog import Outcome
-from silomix.runtime.local import InProcess, make_node
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.changes import renewal
-from silomix.runtime.nodes.node import Node
 
 WAIT_S = 90.0
 """Bound on each thing that the test waits for, on a machine that is busy with others; it fails with what it was."""
-
-
-class Apart(InProcess):
-    """Nodes that run in this process, each out of its own owner's directory."""
-
-    def __init__(self, hospitals: Hospitals, log: Path) -> None:
-        super().__init__(hospitals.home("hospital-a"), log=log)
-        self.hospitals = hospitals
-
-    def start(self, name: str) -> Node:
-        self.nodes[name] = make_node(load_node(self.hospitals.node(name)))
-        self.tasks[name] = asyncio.create_task(self._live(name, self.nodes[name]), name=name)
-        return self.nodes[name]
 
 
 def assemble(hospitals: Hospitals, owner: str, number: int, *words: object) -> Path:
@@ -192,9 +175,3 @@ async def test_owners_change_a_federation_that_runs(tmp_path: Path, monkeypatch:
         assert all(r.outcome is Outcome.APPLIED and len(r.attempts) == 1 for r in records[1:])
     assert verify_log(list(records), load_node(made.node("silo-03")).epochs) == []
     assert run("log", "--config", made.node("silo-03")) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -101,9 +101,6 @@ class Hosts:
 async def test_three_hospitals_on_three_hosts(network: Network, tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path)
     hospitals.keygen({name: f"{network.address(hospitals.owner_of(name))}:{port}" for name, port in PORTS.items()})
-    for number, (owner, nodes) in enumerate(NODES.items()):
-        file = hospitals.home(owner) / next(n for n in nodes if n.startswith("silo")) / "node.toml"
-        file.write_text(file.read_text().replace("silo = 1", f"silo = {number}"))
     hospitals.assemble("--rounds", ROUNDS, "--chunk-parameters", 64)
     hospitals.accept("hospital-a", "hospital-b")
     assert run("model", "init", "--config", hospitals.node("aggregator")) == 0

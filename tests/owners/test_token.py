@@ -14,6 +14,7 @@ from tests.tools import missing, program
 
 from silomix.runtime.checkup.host import key_files
 from silomix.runtime.config.load import identity_of, load_federation, load_node
+from silomix.runtime.config.owners.epochs import enter
 from silomix.runtime.config.signer import SignerError
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.token import TokenSigner, parse_uri, token_key
@@ -77,11 +78,24 @@ async def test_a_node_whose_identity_is_in_a_token_is_enrolled_and_runs(
     async with InProcess(home) as running:
         assert [done.cohort for done in await running.finished()] == [3]
 
-    # Its certificate is rotated by the identity in the token; a new identity is another matter.
+    # Its certificate is rotated by the identity in the token.
     assert run("rotate", "--config", home / "silo-02", "--now") == 0
     load_node(home / "silo-02")
-    assert run("enrol", "--config", home / "silo-02", "--new-identity") == 2
-    assert "a new key there needs a new node" in capsys.readouterr().err
+
+    # Its identity changes to the next key in the token, once for each epoch, and the epoch says which signs.
+    for number in (2, 3):
+        assert run("enrol", "--config", home / "silo-02", "--new-identity") == 0
+        place = home / "epochs" / str(number)
+        assert run("assemble", place, home / "silo-02" / "silo-02.enrol", "--previous", home) == 0
+        assert run("accept", place, "--yes") == 0
+        new = load_federation(place)
+        assert f"silo-02.{number}?" not in load_node(home / "silo-02").identity_token, "the epoch has not begun"
+        config = load_node(home / "silo-02", new.digest)
+        assert parse_uri(config.identity_token).object == f"silo-02.{number}"
+        verify(new.member("silo-02").key, bytes(32), identity_of(config).sign(bytes(32)), "silo-02")
+        assert new.member("silo-02").key != identity.public
+        enter(new, config.state)
+    assert not list((home / "silo-02").glob("*identity.key"))
 
 
 def test_a_key_that_is_there_is_used_and_never_leaves(token: str, tmp_path: Path) -> None:

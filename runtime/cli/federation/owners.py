@@ -286,6 +286,7 @@ def _accept(args: argparse.Namespace) -> int:
     from silomix.runtime.config.owners.epochs import ABOVE, check_change, predecessor_of
     from silomix.runtime.config.owners.owner import check_own_nodes, owner_identity
     from silomix.runtime.config.owners.pins import load_pins, require_pins
+    from silomix.runtime.config.owners.successor import bring_home
     from silomix.runtime.store.home import FEDERATION_FILE, OWNER_KEY_FILE
 
     home = args.federation if args.federation.is_dir() else args.federation.parent
@@ -308,6 +309,9 @@ def _accept(args: argparse.Namespace) -> int:
     path = accept(federation, replace(identity, name=owner.name), home)
     say(f"{path}: send it to the other owners")
     if previous is not None:
+        ours = (args.homes or key_file.parent).resolve()
+        if (ours / FEDERATION_FILE).is_file() and home.resolve().is_relative_to(ours):
+            bring_home(home, ours)
         say("a running node that finds it tells the others; the epoch begins after the next round that is applied")
     return 0
 

@@ -9,7 +9,9 @@ Whoever has an epoch may pass it on: it counts by the owners' signatures, and at
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +32,16 @@ from silomix.runtime.core.protocol.epochs import (
 from silomix.runtime.core.protocol.federation import SHOWN, Federation
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.store.files import PUBLIC, write_atomically
-from silomix.runtime.store.home import ACCEPTED, ANCHOR_FILE, EPOCHS_DIRECTORY, FEDERATION_FILE, PIN, State
+from silomix.runtime.store.home import (
+    ACCEPTED,
+    ANCHOR_FILE,
+    EPOCHS_DIRECTORY,
+    FEDERATION_FILE,
+    NODE_FILE,
+    PIN,
+    STATE_DIRECTORY,
+    State,
+)
 
 ABOVE = 4
 """Directories above an epoch's in which an owner's files are looked for: a node keeps epochs that far below them."""
@@ -63,10 +74,19 @@ class Proposal:
         write_atomically(place / FEDERATION_FILE, federation_text(self.federation).encode(), mode=PUBLIC)
 
 
+@lru_cache(maxsize=128)
+def _parsed(text: str, file: Path) -> Federation:
+    """Nodes look at all their epochs whenever a file beside them changes, and hardly any of them ever does."""
+    return parse_federation(text, file)
+
+
 def read_proposal(place: Path) -> Proposal:
     """Read an epoch's directory. Signatures and pins are looked at where they count."""
     file = place / FEDERATION_FILE
-    federation = parse_federation(read_text(file), file)
+    text = read_text(file)
+    federation = _parsed(text, file)
+    if federation.anchor:
+        federation = parse_federation(text, file)  # with its certificates as they are now
     ours = federation.digest.hex()
     accepted = {owner: sign for owner, (_, digest, sign) in read_accepted(place).items() if digest == ours}
     found = [read_pin(path) for path in sorted(place.glob(f"*{PIN}"))]
@@ -93,12 +113,38 @@ def directories(*places: Path) -> list[Path]:
     return [file.parent for place in places for file in sorted(place.glob(f"*/{FEDERATION_FILE}"))]
 
 
+def places_of(home: Path) -> list[Path]:
+    """Where an owner has later epochs: each may have those before it in its directory, for a node that is new."""
+    return [home / EPOCHS_DIRECTORY, *sorted(home.glob(f"{EPOCHS_DIRECTORY}/*/{EPOCHS_DIRECTORY}"))]
+
+
 def epochs_on_disk(base: Federation, agreement: Path, state: State) -> dict[bytes, Proposal]:
-    """Find every epoch that a node has, by its digest: the one of its federation file first."""
+    """Find every epoch that a node has, by its digest: the one of its federation file first.
+
+    A node that is new has what its owner had in the beginning; its owner's other nodes here were shown more signatures.
+    """
     later = [read_proposal(place) for place in directories(agreement / EPOCHS_DIRECTORY, state.epochs)]
+    if not later:
+        return together([Proposal(base, {}, place=agreement)])
     ours = base.digest.hex()
-    accepted = {o: sign for o, (_, digest, sign) in read_accepted(agreement).items() if digest == ours} if later else {}
-    return together([Proposal(base, accepted, place=agreement), *later])
+    accepted = {o: sign for o, (_, digest, sign) in read_accepted(agreement).items() if digest == ours}
+    found = together([Proposal(base, accepted, place=agreement), *later])
+    if any(one.federation.predecessor not in {b"", *found} for one in later):
+        before = [read_proposal(place) for place in directories(*places_of(agreement)[1:])]
+        found = together([*found.values(), *before])
+    others = [other for other in states_below(agreement) if other.directory != state.directory]
+    for digest, one in found.items():
+        old = found.get(one.federation.predecessor)
+        if old is not None and problem_of(one, old.federation, None):
+            for place in (own_place(one, other) for other in others):
+                with suppress(UserError, OSError):  # it was not shown this one, or that is its own trouble
+                    found[digest] = found[digest].merged(read_proposal(place))
+    return found
+
+
+def states_below(home: Path) -> list[State]:
+    """What an owner's nodes keep whose directories are in one place."""
+    return [State(file.parent / STATE_DIRECTORY) for file in sorted(home.glob(f"*/{NODE_FILE}"))]
 
 
 def in_force(found: dict[bytes, Proposal], epoch: bytes, state: State, name: str) -> Federation:

@@ -6,6 +6,7 @@ or by a peer, it keeps in its own state; of two pins the higher counter counts.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from silomix.runtime.config.kinds import CERTIFICATE, NAME, SIGNATURE, Key
@@ -93,7 +94,12 @@ def write_pin(pin: Pin, directory: Path) -> Path:
 
 def read_pin(path: Path) -> Pin:
     """Read a pin. Who signed it is not looked at here."""
-    return Pin(**Where(path).take(parse(read_text(path), path), PIN_KEYS))
+    return _parsed(read_text(path), path)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str, path: Path) -> Pin:
+    return Pin(**Where(path).take(parse(text, path), PIN_KEYS))
 
 
 def load_pins(federation: Federation, *directories: Path) -> Pins:
