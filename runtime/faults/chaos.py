@@ -22,7 +22,7 @@ from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.faults.checkable import UNIT
 from silomix.runtime.faults.harm import BEHIND, SmallDisk, Wire, can_mount, flip_fact, ports_of, put_fact
-from silomix.runtime.faults.recovery import Before, Log, Times
+from silomix.runtime.faults.times.recovery import Before, Log, Times
 from silomix.runtime.local import LocalFederation, create
 from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.store.home import Home

@@ -23,9 +23,8 @@ from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
-from silomix.runtime.core.protocol.lives import Life
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen
 from silomix.runtime.net.health import anybody

@@ -26,7 +26,7 @@ from silomix.runtime.core.numbers.masks import Stream
 from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.numbers.traps import secp256k1
 from silomix.runtime.core.protocol.epochs import Epochs
-from silomix.runtime.core.protocol.lives import Life, Lives, Standing
+from silomix.runtime.core.protocol.hearing import Life, Lives, Standing
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.net.calls import Callers, Context

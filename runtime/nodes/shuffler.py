@@ -20,9 +20,8 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.check.blame import Charge, EquivocationError, Verdict
 from silomix.runtime.core.protocol.epochs import Epochs
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES, life_after, number_of
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life, Lives, life_after, number_of
 from silomix.runtime.core.protocol.identity import verify
-from silomix.runtime.core.protocol.lives import Life, Lives
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import (
     Accusation,

@@ -12,7 +12,7 @@ from silomix.runtime.cli.entry import main
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.faults.chaos import SILOS, Chaos
 from silomix.runtime.faults.checkable import UNIT, VALUES, Checkable
-from silomix.runtime.faults.recovery import Before, takes_part
+from silomix.runtime.faults.times.recovery import Before, takes_part
 from silomix.runtime.store.home import Home
 from silomix.runtime.store.modelfile import model_digest, write_model
 from silomix.v1 import services_pb2

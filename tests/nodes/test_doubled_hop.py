@@ -13,7 +13,7 @@ from silomix.runtime.cli import main
 from silomix.runtime.cli.exits import LASTING, code_of
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import PeerFault, Reason, UserError
-from silomix.runtime.core.protocol.lives import Life
+from silomix.runtime.core.protocol.hearing import Life
 from silomix.runtime.local import InProcess, make_node
 from silomix.runtime.nodes import pause
 from silomix.runtime.nodes.changes import renewal

@@ -12,9 +12,8 @@ from silomix.runtime.config.owners.pins import load_pins
 from silomix.runtime.config.owners.selfsigned import MAX_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
-from silomix.runtime.core.protocol.lives import Life
 from silomix.runtime.net.limits import Limits
 from silomix.runtime.net.meeting import greeting, own_version, read_greeting
 from silomix.runtime.net.version import PROTOCOL

@@ -27,7 +27,7 @@ from silomix.runtime.core.digest import fast_hash
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.epochs import Epochs, agrees, change_problem, may_begin, owner_of, signers
 from silomix.runtime.core.protocol.federation import SHOWN, Federation
-from silomix.runtime.core.protocol.lives import Life
+from silomix.runtime.core.protocol.hearing import Life
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.meeting import Greeting, read_epoch
 from silomix.runtime.store.files import PUBLIC, write_atomically
