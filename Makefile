@@ -18,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)            ## the main job, on this machine
 	$(BIN)/silomix demo
 
-# Three at a time: most of them wait most of the time. A file's tests stay together, since they share federations; the
-# order is that of the folders.
+# Three at a time: most of them wait most of the time. A file's tests stay together, since they share federations;
+# what takes long comes first.
 WORKERS ?= 3
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
@@ -28,7 +28,8 @@ warm: $(STAMP)            ## compile the kernels once, and not in every test pro
 
 # Tests of whole federations have deadlines, and several at a time on two busy cores may miss one: what failed is tried
 # again, alone. What fails twice has failed.
-test: system warm         ## every test but the slow ones; the slowest 20 at the end
+test:                     ## every test but the slow ones; the slowest 20 at the end
+	@$(MAKE) --no-print-directory -j 2 system warm
 	$(PYTEST) -m 'not full' || \
 		{ echo "once more, one at a time:"; $(BIN)/pytest -n 0 -m 'not full' --last-failed --last-failed-no-failures none; }
 

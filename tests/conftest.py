@@ -23,6 +23,15 @@ settings.load_profile("silomix")
 LONGEST_S = 240.0
 """How long a coroutine may take before it counts as stuck: many times what the slowest does on a busy machine."""
 
+QUICK = ("config", "core", "net", "render", "store", "vectors")
+"""Folders of many small files, which go last: so no worker is left with a long one when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in QUICK)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

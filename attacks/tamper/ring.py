@@ -326,7 +326,8 @@ class Silo(Node):
         self.sealing = self.lies.seed(self.core.sealing(m, self.ring.rng))
         body = self.ring.frozen(self.name, m)
         shape = layout(m)
-        shape.part(body, shape.value_chunks)[:] = draw_blinders(shape, self.ring.rng)
+        if shape.blinders:
+            shape.part(body, shape.value_chunks)[:] = draw_blinders(shape, self.ring.rng)
         cover(1, body, m, [(seed, m.context(layer)) for layer, seed in self.sealing.seeds])
         self.body, self.root = body, vector_root(body, m)
         signature = identity(self.name).sign(trailer_digest(self.sealing.header.digest, self.root))

@@ -10,11 +10,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from statistics import median
 
 from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import load_federation
@@ -23,6 +22,7 @@ from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.faults.checkable import UNIT
 from silomix.runtime.faults.harm import BEHIND, SmallDisk, Wire, can_mount, flip_fact, ports_of, put_fact
+from silomix.runtime.faults.recovery import Before, Log, Times
 from silomix.runtime.local import LocalFederation, create
 from silomix.runtime.nodes.facts import read_log
 from silomix.runtime.store.home import Home
@@ -63,8 +63,14 @@ class Report:
     """By role."""
     faults: Counter[str] = field(default_factory=Counter)
     """By role and kind."""
+    startup_s: dict[str, float] = field(default_factory=dict)
+    """By role: the median time until a process that was started again was up."""
+    beyond_startup_s: dict[str, float] = field(default_factory=dict)
+    """By role: the median time that it then took until it took part again."""
     recovery_s: dict[str, float] = field(default_factory=dict)
-    """By role and kind of fault: the median time until the next round was applied, start-up included."""
+    """By role and kind of fault: the median time until the node took part again, start-up included."""
+    next_round_s: dict[str, float] = field(default_factory=dict)
+    """By role and kind of fault: the median time until the next round was over."""
     left_out: tuple[str, ...] = ()
     """Kinds of faults that cannot be had here."""
     seconds: float = 0.0
@@ -105,8 +111,12 @@ class Chaos:
         self.wires = {one.name: Wire(one.address) for one in (*federation.shufflers, federation.aggregator)}
         self.disks: dict[str, SmallDisk] = {}
         self._nodes = (federation.aggregator.name, federation.chain[0], federation.chain[-1], *federation.silo_names)
+        self._log: Log | None = None
+        """Of the process that was started again last."""
         self._random = Random(seed)  # noqa: S311 - one seed is one order of faults
-        self._took: dict[str, list[float]] = {}
+        self._times = Times()
+        self._measuring: dict[str, asyncio.Task[None]] = {}
+        """By node: how long it takes to get over the last fault."""
 
     async def run(self) -> Report:
         """Run all rounds: in each a process is killed, and in every other one something else befalls a node too."""
@@ -121,7 +131,12 @@ class Chaos:
                     kinds = ["kill", *([self._random.choice(KINDS)] if done % 2 else [])]
                     done = await self._befall(running, done, kinds)
                 await self._finished(running)
-            self.report.recovery_s = {what: round(median(took), 2) for what, took in sorted(self._took.items())}
+                for task in self._measuring.values():
+                    await self._measured(task)
+            self.report.startup_s = self._times.medians(lambda times: times.startup)
+            self.report.beyond_startup_s = self._times.medians(lambda times: times.beyond)
+            self.report.recovery_s = self._times.medians(lambda times: times.recovery)
+            self.report.next_round_s = self._times.medians(lambda times: times.next_round)
             self.report.seconds = round(time.monotonic() - started, 1)
             self._judge()
         finally:
@@ -141,22 +156,32 @@ class Chaos:
 
     async def _befall(self, running: LocalFederation, done: int, kinds: list[str]) -> int | None:
         """Strike, and wait for the next round; return how many are over, or nothing if all are."""
-        began: dict[str, float] = {}
+        over: dict[str, float] = {}
         for kind in kinds:
             await asyncio.sleep(self._random.uniform(*BETWEEN_S))
             name = self._draw(running, kind)
             self.told(f"round {done + 1}: {kind} {name}")
-            at = time.monotonic()
+            before, self._log = Before.of(await running.status()), None
+            if earlier := self._measuring.pop(name, None):
+                await self._measured(earlier)
             if kind in self.report.left_out or not await self._strike(running, name, kind):
                 continue
             role = self._role(running, name)
-            began[f"{role} {kind}"] = at
+            over[f"{role} {kind}"] = time.monotonic()
+            measure = self._times.measure(running, name, role, kind, self._log, before)
+            self._measuring[name] = asyncio.create_task(measure)
             self.report.faults[f"{role} {kind}"] += 1
             self.report.kills[role] += kind in STARTS_AGAIN
         after = await self._applied(running, done + 1)
-        for what, at in began.items():
-            self._took.setdefault(what, []).append(time.monotonic() - at)
+        for what, at in over.items():
+            self._times.next_round.setdefault(what, []).append(time.monotonic() - at)
         return after
+
+    async def _measured(self, task: asyncio.Task[None]) -> None:
+        """Have no more of a measurement than there is: its node is struck again, or the federation has ended."""
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
     def _draw(self, running: LocalFederation, kind: str) -> str:
         f = running.federation
@@ -211,6 +236,7 @@ class Chaos:
                 process.kill()
                 await process.wait()
                 await self._change(running, name, kind)
+                self._log = Log(running.log(name))
                 await running.start(name)
         return True
 

@@ -382,8 +382,20 @@ class Lead(Node):
     def _heard_of(self, hop: str, manifest: bytes, state: Any) -> None:
         if hop in self.core.gone:
             self.insist(steps.HopBack(hop, self.now))
-        if manifest and state in (NOT_OPEN, GAVE_UP):
+        now, head = self.core.manifest, self.core.log.last
+        goes_on = now is not None and now.digest == manifest and hop != now.chain[0]
+        if state == NOT_OPEN and goes_on and now is not None and head is not None:
+            event = shuffler.Open(now, head, 0.0, self.core.life)
+            took = partial(self._opened_again, hop, manifest)
+            self.world.send(self.name, hop, Event(event), partial(self._again, self.life, took))
+        elif manifest and state in (NOT_OPEN, GAVE_UP):
             self.insist(steps.HopLost(hop, manifest, state, self.now, restarted=state == NOT_OPEN))
+
+    def _opened_again(self, hop: str, manifest: bytes, answer: Any) -> bool:
+        """Go on with the attempt at a hop that was started again, or hear that it will not."""
+        if isinstance(answer, PeerFault):
+            self.insist(steps.HopLost(hop, manifest, str(answer), self.now, restarted=True))
+        return True
 
     # Sums
 

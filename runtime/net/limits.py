@@ -19,7 +19,7 @@ from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.numbers.tamper import SHARE_BYTES, rhos
 from silomix.runtime.core.protocol.check.forms import SCALAR_BYTES
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.hearing import MOST_TOLD
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, MOST_TOLD
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
 from silomix.v1 import body_pb2, check_pb2, cohort_pb2, history_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2
@@ -358,6 +358,8 @@ class Limits:
             head_digest=bytes(DIGEST_BYTES),
             stuck="t" * TEXT_BYTES,
             protocol=1 << 31,
+            closes_s=1,
+            closes_early=True,
         )
         return _with(rest, (self.hops, hop), (HISTORY, row))
 
@@ -367,7 +369,7 @@ class Limits:
         rest = member_pb2.Greeting(
             protocol=NAME, version=NAME, federation_digest=bytes(DIGEST_BYTES), ready_digest=bytes(DIGEST_BYTES)
         )
-        return _with(rest, (self.members, _PIN)) + MOST_EPOCHS * self.epoch
+        return _with(rest, (self.members, _PIN), (self.hops, _LIFE)) + MOST_EPOCHS * self.epoch
 
     @cached_property
     def epoch(self) -> int:
@@ -414,6 +416,7 @@ _PIN = member_pb2.Pin(
     next=bytes(MAX_BYTES),
     signature=bytes(SIGNATURE_BYTES),
 )
+_LIFE = member_pb2.Life(hop=NAME, life=bytes(LIFE_BYTES), signature=bytes(SIGNATURE_BYTES))
 _SIGNED_ROOT = check_pb2.SignedRoot(root=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES))
 _TOSS = check_pb2.Toss(
     silo=NAME, share=bytes(SHARE_BYTES), ballot=bytes(DIGEST_BYTES), signature=bytes(SIGNATURE_BYTES)

@@ -23,7 +23,9 @@ from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
+from silomix.runtime.core.protocol.lives import Life
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen
 from silomix.runtime.net.health import anybody
@@ -32,7 +34,7 @@ from silomix.runtime.net.limits import MOST_EPOCHS, TEXT_BYTES, Limits
 from silomix.runtime.net.lines import Line
 from silomix.runtime.net.transport import Tls, channel, metadata
 from silomix.runtime.net.version import PROTOCOL
-from silomix.runtime.net.wire import digest_field
+from silomix.runtime.net.wire import digest_field, fixed_field
 from silomix.v1 import member_pb2
 
 SERVICE = member_pb2.DESCRIPTOR.services_by_name["MemberService"]
@@ -52,6 +54,8 @@ class Greeting:
     """As they came: to read one takes time."""
     ready: bytes = b""
     """The epoch that the member goes into next."""
+    lives: tuple[Life, ...] = ()
+    """The newest process of each hop that it knows of."""
 
 
 class Knowledge(Protocol):
@@ -67,6 +71,11 @@ class Knowledge(Protocol):
         """Digest of the epoch that counts here as the next."""
         ...
 
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        """The newest process of each hop that is known."""
+        ...
+
     def offers(self, federation: bytes) -> tuple[Proposal, ...]:
         """What somebody may lack who has this federation file."""
         ...
@@ -78,6 +87,7 @@ class OnlyPins:
 
     pins: tuple[Pin, ...]
     ready: bytes = b""
+    lives: tuple[Life, ...] = ()
 
     def offers(self, federation: bytes) -> tuple[Proposal, ...]:
         """Nothing."""
@@ -120,7 +130,11 @@ def _read_pin(pin: member_pb2.Pin) -> Pin:
 
 
 def greeting(
-    federation: Federation, pins: Iterable[Pin], epochs: Iterable[Proposal] = (), ready: bytes = b""
+    federation: Federation,
+    pins: Iterable[Pin],
+    epochs: Iterable[Proposal] = (),
+    ready: bytes = b"",
+    lives: Iterable[Life] = (),
 ) -> member_pb2.Greeting:
     """Write what a node says of itself."""
     most = Limits.of(federation).epoch  # one that is longer has to come by its owners
@@ -131,6 +145,7 @@ def greeting(
         pins=[_write_pin(pin) for pin in pins],
         epochs=[one for one in map(write_epoch, islice(epochs, MOST_EPOCHS)) if one.ByteSize() <= most],
         ready_digest=ready,
+        lives=[member_pb2.Life(hop=one.hop, life=one.life, signature=one.signature) for one in lives],
     )
 
 
@@ -160,7 +175,17 @@ def read_greeting(wire: member_pb2.Greeting, federation: Federation) -> Greeting
         pins.append(_read_pin(pin))
         federation.member(pin.name)
     ready = wire.ready_digest and digest_field(wire.ready_digest, "the digest of the next epoch")
-    return Greeting(wire.protocol, wire.version, digest, tuple(pins), tuple(wire.epochs), ready)
+    lives = tuple(_read_life(life, federation) for life in wire.lives) if same else ()
+    if len({life.hop for life in lives}) < len(lives):
+        raise PeerFault(Reason.MALFORMED, "a greeting with two newest processes of one hop")
+    return Greeting(wire.protocol, wire.version, digest, tuple(pins), tuple(wire.epochs), ready, lives)
+
+
+def _read_life(wire: member_pb2.Life, federation: Federation) -> Life:
+    if wire.hop not in federation.chain:
+        raise PeerFault(Reason.UNKNOWN_PEER, "a greeting tells of a hop that there is not")
+    life = fixed_field(wire.life, LIFE_BYTES, "a life")
+    return Life(wire.hop, life, fixed_field(wire.signature, SIGNATURE_BYTES, "a life's signature"))
 
 
 def answering(
@@ -177,7 +202,7 @@ def answering(
             raise PeerFault(Reason.MALFORMED, f"{call.peer} called and did not greet", peer=call.peer)
         said = read_greeting(request.greeting, federation)
         heard(call.peer, said)
-        answer = greeting(federation, knows.pins, knows.offers(said.federation), knows.ready)
+        answer = greeting(federation, knows.pins, knows.offers(said.federation), knows.ready, knows.lives)
         await call.answer(member_pb2.MeetResponse(greeting=answer))
 
     return {SERVICE.full_name: {"Meet": Method(anybody, meet, Room(QUESTIONS_EACH), seen=False)}}
@@ -189,7 +214,7 @@ async def meet(
     """Greet a member over a line of its own, and return what it says; `their` is the federation file that it had."""
     federation, limits = config.federation, Limits.of(config.federation)
     offers = knows.offers(their or federation.digest)
-    request = member_pb2.MeetRequest(greeting=greeting(federation, knows.pins, offers, knows.ready))
+    request = member_pb2.MeetRequest(greeting=greeting(federation, knows.pins, offers, knows.ready, knows.lives))
     async with channel(federation.member(peer).address, peer, tls, limits.answered) as to:
         line = Line(to, peer, metadata(config.name, tls), Unseen(), any_protocol=True)
         answer = await line.ask(MEET, request, member_pb2.MeetResponse, limits.answered, timeout_s)

@@ -30,6 +30,9 @@ from silomix.runtime.net.version import SAID
 RECEIVE_BYTES = 4 << 20
 """The longest message that a caller takes who has no federation at hand: gRPC's own default."""
 
+SOON_S, SOON_PAUSE_S = 20.0, 0.8
+"""For how long a peer that does not answer may just be starting again, and the longest pause between two tries then."""
+
 WINDOW_BYTES = 6 << 20
 """What all streams to a server may have in flight together: a hop's memory must not grow with the silos."""
 
@@ -241,15 +244,26 @@ def _live(tls: Tls) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(configuration(), fetch, True)
 
 
-async def backoff(first_s: float = 0.2, most_s: float = 5.0, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
+async def backoff(
+    first_s: float = 0.2,
+    most_s: float = 5.0,
+    wake: asyncio.Event | None = None,
+    worked: asyncio.Event | None = None,
+) -> AsyncIterator[int]:
     """Yield try after try without end, each after a longer pause, with jitter so that nobody marches in step.
 
-    Whoever sets `wake` ends a pause, but not its first part: there is no haste that could make a flood.
+    A process that is started again is back within seconds, so pauses are short at first. Whoever sets `wake` ends a
+    pause, but not its first part: there is no haste that could make a flood. Whoever sets `worked` says that the last
+    try was a success while it lasted: pauses begin anew.
     """
-    pause, number = first_s, 0
+    pause, number, waited = first_s, 0, 0.0
     while True:
         yield number
+        if worked is not None and worked.is_set():
+            worked.clear()
+            pause, number, waited = first_s, 0, 0.0
         length = pause * (0.5 + random.random() / 2)  # noqa: S311 - jitter is no secret
+        waited += length
         await asyncio.sleep(min(first_s, length))
         if wake is None:
             await asyncio.sleep(max(0.0, length - first_s))
@@ -257,4 +271,4 @@ async def backoff(first_s: float = 0.2, most_s: float = 5.0, wake: asyncio.Event
             with suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), max(0.0, length - first_s))
             wake.clear()
-        pause, number = min(pause * 2, most_s), number + 1
+        pause, number = min(pause * 2, most_s if waited >= SOON_S else SOON_PAUSE_S), number + 1

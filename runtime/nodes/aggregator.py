@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -51,7 +52,7 @@ from silomix.runtime.nodes.lead.recovery import Recovery
 from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, Probation, RollCall, meaning
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
-from silomix.runtime.nodes.node import RETRY_S, Driver, Node
+from silomix.runtime.nodes.node import DOUBLE, RETRY_S, Driver, Node
 from silomix.runtime.nodes.passage import LastPassage, Partition, Passage
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.nodes.rows import make_passage
@@ -71,6 +72,8 @@ DELTA = 1e-5
 FINISHED = core.Phase.FINISHED
 GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
 """Why a hop will never sign for a release, or show its pad."""
+DOUBLED_S = 120.0
+"""For how long it is told that two processes of a hop were heard: greetings come twice a minute."""
 HAND_OVER_S = 5.0
 """Time that a hop has to hear that an epoch is over."""
 FAREWELL_S = 2.0
@@ -124,6 +127,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.announced: tuple[bytes, bool] | None = None
         """The newest announcement as all watchers get it, and whether it is the last."""
         self._opened_at = 0.0
+        self._opening: tuple[Manifest, services_pb2.OpenRequest] | None = None
+        """The newest attempt, and what opens it at a hop."""
+        self._waits_s, self._closes_at = 0.0, 0.0
+        """How long hop 1 means to wait for silos, and until when, by its word."""
         self.present: dict[str, int] = {}
         self.history: list[services_pb2.RoundStatus] = [
             services_pb2.RoundStatus.FromString(value)
@@ -158,6 +165,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 f"{initial or 'the model to begin with'} is not there: write it with `silomix model init`",
             )
         return initial.read_bytes()
+
+    @property
+    def model_file(self) -> Path:
+        """Where the newest model lies: the initial one, as long as no round was applied."""
+        path = self.config.state.model(self.model)
+        return path if path.exists() or self.config.initial_model is None else self.config.initial_model
 
     @property
     def state_at_rest(self) -> bytes:
@@ -374,7 +387,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     who = ", ".join(effect.barred)
                     self.log.error(
                         f"the federation stops: {who} was shown to have lied, and there is no chain without it; the "
-                        f"evidence is in {self.checking.evidence}",
+                        f"evidence is in {self.checking.evidence}, and the newest model in {self.model_file}",
                         peer=effect.barred[0],
                     )
                 elif effect.converged:
@@ -473,6 +486,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async for attempt in backoff():
             if not wanted():
                 return None
+            self.redial(hop)
             try:
                 if first and hop not in self.core.heard:
                     await self.recovery.show(hop, self.line(hop))
@@ -507,9 +521,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.metrics.hop(hop, state)
 
     async def _probe(self, hop: str, manifest: bytes, timeout_s: float) -> str:
+        self.redial(hop)
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
+        if why == NOT_OPEN and await self._opened_again(hop, manifest):
+            return
         if why != GAVE_UP or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
             self._hop(hop, "unreachable")
             self.log.warning(f"hop lost: {why}", peer=hop)
@@ -606,8 +623,27 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         request = services_pb2.OpenRequest(
             manifest=write_manifest(manifest), head=write_record(head), life=self.core.life
         )
+        self._opening = (manifest, request)
         for hop in reversed(manifest.chain):
             await self._open(hop, manifest, request)
+
+    async def _opened_again(self, hop: str, manifest: bytes) -> bool:
+        """Open the attempt again at a hop that was started again, and say whether the hop goes on with it.
+
+        Keys and pad are in its journal, and the hop before begins its stream anew: what leaves it is byte for byte the
+        same. Not so at hop 1, where bodies are in memory: silos have to send theirs again, in another attempt.
+        """
+        now, request = self._opening or (None, None)
+        if now is None or request is None or now.digest != manifest or hop == now.chain[0]:
+            return False
+        what = method("ShufflerService", "Open")
+        try:
+            answer = await self.line(hop).ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
+        except (grpc.aio.AioRpcError, PeerFault):
+            return False
+        if answer.manifest_digest == manifest:
+            self.log.info("the hop was started again, and goes on with the attempt", peer=hop)
+        return answer.manifest_digest == manifest
 
     async def _open(self, hop: str, manifest: Manifest, request: services_pb2.OpenRequest) -> None:
         def call(line: Line) -> Awaitable[services_pb2.OpenResponse]:
@@ -617,6 +653,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         answer = await self.until_answered(hop, lambda: self._is_now(manifest.round, manifest.attempt), call)
         if isinstance(answer, services_pb2.OpenResponse):
             self._hop(hop, "open")
+            if hop == manifest.chain[0]:
+                said = answer.closes_s
+                self._waits_s = said if 0 < said < manifest.deadline_s else manifest.deadline_s
+                self._closes_at = self.clock() + self._waits_s
             await self.insist(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
 
     async def _ask_ready(self, hop: str, ready: Ready, check: CheckTranscript | None) -> None:
@@ -887,6 +927,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def status(self) -> services_pb2.GetStatusResponse:
         """Tell how the federation is doing."""
+        collecting = self.core.phase is core.Phase.COLLECTING
         return services_pb2.GetStatusResponse(
             federation=self.federation.name,
             round=min(self.core.round, self.federation.policy.rounds),
@@ -903,12 +944,16 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             head_digest=self.core.log.head if self.core.log.records else b"",
             stuck=self._stuck()[:TEXT_BYTES],
             protocol=PROTOCOL,
+            closes_s=max(0.0, self._closes_at - self.clock()) if collecting else 0.0,
+            closes_early=collecting and self._waits_s < self.federation.policy.deadline_s,
         )
 
     def _trouble(self, hop: str) -> str:
         """What is wrong with a hop, and what it means if it does not answer."""
         if hop in self.missing_hops:
             return f"{self.missing_hops[hop]}; {meaning(self.federation.chain_rule, len(self.missing_hops))}"
+        if self.clock() - self.doubled.get(hop, -inf) < DOUBLED_S:
+            return DOUBLE
         return self.core.trouble.get(hop, "")
 
     def _stuck(self) -> str:

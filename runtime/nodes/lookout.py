@@ -20,8 +20,8 @@ PROBE_S = 4.0
 """Time that a hop has to say that it is there: enough to dial it again, and to wait for a slow line."""
 PROBE_EVERY_S = 5.0
 """Whoever floods the broker makes the aggregator ask a hop this often, and no more often."""
-WATCH_S = 5.0
-"""Time between two such rounds."""
+WATCH_S = 1.0
+"""Time between two such rounds: an attempt that a hop has lost costs about so much."""
 GONE = ("lost", "stopped")
 
 
@@ -73,10 +73,12 @@ class Lookout:
         """Ask all hops of the open attempt, again and again."""
         while True:
             await asyncio.sleep(WATCH_S)
-            for hop in self._machine.chain:
-                manifest, trouble = await self._trouble(hop)
-                if trouble in (NOT_OPEN, GAVE_UP):
-                    await self._lost(hop, manifest, trouble)
+            await asyncio.gather(*map(self._look, self._machine.chain))
+
+    async def _look(self, hop: str) -> None:
+        manifest, trouble = await self._trouble(hop)
+        if trouble in (NOT_OPEN, GAVE_UP):
+            await self._lost(hop, manifest, trouble)
 
     async def _ask(self, hop: str) -> None:
         again = True

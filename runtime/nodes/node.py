@@ -16,12 +16,16 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 
 from silomix.runtime.capture.writer import Capture
+from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig, identity_of, load_node, require_agreement
 from silomix.runtime.config.owners.epochs import enter
-from silomix.runtime.core.errors import Fault, UserError
+from silomix.runtime.core.errors import Fault, LocalFault, Reason, UserError
 from silomix.runtime.core.numbers.baseline import wire_bits
-from silomix.runtime.core.numbers.plan import Granularity
+from silomix.runtime.core.numbers.layout import Layout
+from silomix.runtime.core.numbers.masks import Stream
+from silomix.runtime.core.numbers.plan import Granularity, Plan
 from silomix.runtime.core.protocol.epochs import Epochs
+from silomix.runtime.core.protocol.lives import Life, Lives, Standing
 from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.net.calls import Callers, Context
@@ -41,6 +45,10 @@ GRACE_S = 5.0
 SWITCH_S = 0.5
 LOG_EVERY_S = 5.0
 """Pause between two lines about the same caller, method and reason: whoever floods a node must not fill its disk."""
+DOUBLE = (
+    "two processes have the identity of this hop, or its state is an old copy; the earlier one ends when it hears of "
+    "the other: run one, with the newest state"
+)
 RETRY_S = 1.0
 """Pause before a full disk is tried again."""
 WORKERS = min(4, max(2, os.cpu_count() or 1))
@@ -98,7 +106,12 @@ class Node:
         self.stopping = asyncio.Event()
         self.switching = asyncio.Event()
         """Set when this node is done with its epoch, and another is to go on in the next."""
-        self._taken_out = ""
+        self._no_place = ""
+        """Why this node is to run no more, if that is so."""
+        self.lives = Lives(self.federation)
+        """Which processes of hops are known here."""
+        self.doubled: dict[str, float] = {}
+        """By hop: when this node last heard of a process of it that another had come after."""
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._dialled_with = 0
@@ -123,6 +136,7 @@ class Node:
             close_metrics = self.metrics.serve(self.config.metrics_port, self.config.metrics_host, self.pulse.answer)
         try:
             async with self.tasks:
+                self.tasks.create_task(self._load_kernels())
                 self.tasks.create_task(self.pulse.run())
                 self.tasks.create_task(self.events.run())
                 self.tasks.create_task(self.renewal.run())
@@ -134,8 +148,13 @@ class Node:
             await self.close()
             if close_metrics is not None:
                 close_metrics()
-        if self._taken_out:
-            raise UserError(self._taken_out)
+        if self._no_place:
+            raise UserError(self._no_place)
+
+    async def _load_kernels(self) -> None:
+        """Load the machine code while nobody waits for it: that takes about as long as half the start of a process."""
+        if self.federation.policy.granularity is Granularity.SUM:
+            await self.work(_touch, self.federation.plan)
 
     async def _work_to_the_end(self) -> None:
         await self.succession.look()
@@ -180,14 +199,37 @@ class Node:
         if found is None or found.epoch <= self.federation.epoch:
             return
         if self.config.name not in found.members:
-            self._taken_out = (
-                f"epoch {found.epoch} has begun, and {self.config.name} is not in it: its owners took it out"
-            )
-            self.stopping.set()
+            self.leave(f"epoch {found.epoch} has begun, and {self.config.name} is not in it: its owners took it out")
             return
         enter(found, self.config.state)
         self.log.info(f"epoch {found.epoch} begins", digest=found.digest.hex()[:16])
         self.switching.set()
+
+    def leave(self, why: str) -> None:
+        """End, since this node has no place in the federation any more."""
+        self._no_place = why
+        self.stopping.set()
+
+    def heard_lives(self, peer: str, lives: Sequence[Life]) -> bool:
+        """Take in which processes of hops a peer knows of, and return whether others should hear of it soon.
+
+        Of two with one identity the later goes on, and the other ends when it hears of that.
+        """
+        news = False
+        for life in lives:
+            try:
+                standing = self.lives.take(life)
+            except LocalFault as fault:
+                self.log.error(fault.message, reason=str(fault.reason), peer=peer)
+                self.metrics.rejected(fault.reason)
+                self.leave(fault.message)
+                return False
+            if standing is Standing.OLD and life.hop == peer:
+                self.doubled[peer] = self.clock()
+                self.metrics.rejected(Reason.SUPERSEDED)
+                self.log.error(f"TWO PROCESSES: {DOUBLE}", peer=peer, reason=str(Reason.SUPERSEDED))
+            news = news or standing is Standing.NEW
+        return news and self.config.role is not Role.SILO
 
     def again(self) -> "Node":
         """Make the node that goes on in the next epoch, with the same settings."""
@@ -470,6 +512,15 @@ class Driver(Node, Generic[Event, Effect]):
                 while self._held_up:  # noqa: ASYNC110 - whoever mends it has no event
                     await asyncio.sleep(RETRY_S)
             return
+
+
+def _touch(plan: Plan) -> None:
+    """Call the kernels that every role needs, on next to nothing."""
+    shape = Layout(plan, 8, 8)
+    body = shape.body()
+    values = shape.part(body, 0)  # at level malicious blinders stand behind them
+    Stream(bytes(32), plan.moduli, 8).apply(values, 0, 8, 1)
+    shape.add(body, 0, shape.planes(values.copy().data, 0))
 
 
 async def whole(future: asyncio.Future[T]) -> T:

@@ -20,8 +20,9 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.check.blame import Charge, EquivocationError, Verdict
 from silomix.runtime.core.protocol.epochs import Epochs
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, life_after, number_of
 from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.lives import Life, Lives
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import (
     Accusation,
@@ -172,6 +173,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         sweep_pads(self.journal)
         for fact in read_shuffler(self.journal):
             self.core.recall(fact)
+        self.lives = Lives(self.federation, self._begun())
         self.spool = config.state.spool
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
@@ -185,6 +187,13 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self._through: tuple[Manifest, bytes] | None = None
         """The last attempt that came through here, and the root of what came in: for whoever asks again."""
         self._opened_at = 0.0
+
+    def _begun(self) -> Life:
+        """Number this process, durably: of two with one identity the later goes on."""
+        before = max((number_of(value) for _, _, value in self.journal.facts("life")), default=0)
+        life = Life(self.config.name, life_after(before, os.urandom))
+        self.journal.put("life", 0, "", life.life)
+        return life.signed(self.identity, self.federation)
 
     def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""
@@ -361,6 +370,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         target = chain[place + 1] if place + 1 < len(chain) else self.federation.aggregator.name
         log = self.log.bind(peer=target)
         async for attempt in backoff():
+            self.redial(target)
             try:
                 delivery = await self._stream_to(target, passage, last=place + 1 == len(chain))
             except grpc.aio.AioRpcError as error:
@@ -640,7 +650,8 @@ class _Service:
             raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
         manifest, head = await asyncio.to_thread(read_manifest, request.manifest), read_record(request.head)
         await self.node.step(core.Open(manifest, head, self.node.clock(), request.life))
-        await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest))
+        waits_s = self.node.core.waits_s
+        await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest, closes_s=waits_s))
 
     async def _submit(self, call: Call) -> None:
         frames = Inbox(call, body_pb2.Frame, self.node.limits)

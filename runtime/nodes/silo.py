@@ -92,15 +92,17 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Watch the aggregator until the federation is done; come back whenever the line breaks."""
         aggregator = self.federation.aggregator.name
         log = self.log.bind(peer=aggregator)
-        wake = asyncio.Event()
+        log.info("waiting for announcements")
+        wake, worked = asyncio.Event(), asyncio.Event()
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
-        async for attempt in backoff(wake=wake):
+        async for attempt in backoff(wake=wake, worked=worked):
             self.redial(aggregator)
             new_line = True
             try:
                 async for news in self._news(aggregator):
                     if new_line:
                         new_line = False
+                        worked.set()
                         self.spawn(self._tell_again())
                     if news.WhichOneof("news") == "finished":
                         if self._busy is not None:
@@ -299,6 +301,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         async for _ in backoff():
             if self.core.current is not manifest:
                 return
+            self.redial(aggregator)
             try:
                 await self.line(aggregator).ask(what, request, services_pb2.SayResponse, SMALL_BYTES, SAY_S)
             except grpc.aio.AioRpcError as error:
@@ -446,6 +449,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         started = self.clock()
         what = method("ShufflerService", "Submit")
         async for attempt in backoff():
+            self.redial(hop)
             roots: list[bytes] = []
             frames = Outbox(self, self._frames(manifest, held, roots), body_pb2.Frame, hop, what.name)
             try:

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from silomix.runtime.cli import entry
-from silomix.runtime.cli.federation.status import as_json_value
+from silomix.runtime.cli.federation.status import as_json_value, closes
 from silomix.v1 import services_pb2
 
 
@@ -44,6 +45,16 @@ def test_init_writes_a_federation_and_its_first_model(tmp_path: Path, capsys: py
 def test_a_directory_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.main(["init", "/proc/no/such", "--task", "tests.nodes.toy:task"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_status_says_when_the_cohort_closes() -> None:
+    def said(**status: Any) -> str:
+        return closes(services_pb2.GetStatusResponse(**status))
+
+    assert said(phase="preparing", closes_s=9) == ""
+    assert said(phase="collecting", closes_s=9).endswith("closes in 9 s at the latest")
+    assert said(phase="collecting", closes_s=9, closes_early=True).endswith("if enough silos are in")
+    assert "as soon as enough silos are in" in said(phase="collecting", closes_early=True)
 
 
 def test_a_status_has_numbers_as_numbers() -> None:

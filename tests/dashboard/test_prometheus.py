@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.dashboard.monitored import check_metrics, fetch, free_ports, monitored
-from tests.nodes.federations import peer, policy
+from tests.nodes.federations import PARAMETERS, peer, policy
 from tests.tools import program
 
 from silomix.runtime.cli import main
@@ -65,7 +65,7 @@ async def test_every_panel_has_data_of_a_federation_that_runs(
         tmp_path / "f",
         3,
         2,
-        policy=policy(rounds=100_000),
+        policy=policy(rounds=100_000, task_options={"parameters": PARAMETERS, "slow_s": 0.3}),
         metrics_base_port=base,
         settings={Role.AGGREGATOR: {"evaluate": True}},
     )

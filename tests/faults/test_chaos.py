@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,10 @@ from silomix.runtime.cli.entry import main
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.faults.chaos import SILOS, Chaos
 from silomix.runtime.faults.checkable import UNIT, VALUES, Checkable
+from silomix.runtime.faults.recovery import Before, takes_part
 from silomix.runtime.store.home import Home
 from silomix.runtime.store.modelfile import model_digest, write_model
+from silomix.v1 import services_pb2
 
 
 def test_a_round_that_adds_something_else_than_its_cohort_sent_is_noticed(tmp_path: Path) -> None:
@@ -50,7 +53,8 @@ def test_a_federation_outlives_what_befalls_it(tmp_path: Path) -> None:
     assert report.applied + report.abandoned == report.rounds == 2
     assert report.sums_checked == report.applied >= 1
     assert sum(report.faults.values()) >= 1
-    assert set(report.recovery_s) <= set(report.faults)
+    assert set(report.recovery_s) <= set(report.next_round_s) <= set(report.faults)
+    assert set(report.beyond_startup_s) <= set(report.startup_s) <= {"aggregator", "hop", "silo"}
 
 
 @pytest.mark.full
@@ -60,3 +64,23 @@ def test_the_command_says_what_befell_a_longer_run(capsys: pytest.CaptureFixture
     assert (report["wrong_sums"], report["rounds_lost"], report["applied_twice"]) == (0, 0, 0)
     assert sum(report["kills"].values()) >= 10
     assert report["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("role", "status", "expected"),
+    [
+        ("silo", {"present": ["x"]}, True),
+        ("silo", {"present": ["y"], "history": [{}]}, False),
+        ("aggregator", {"phase": "hearing"}, False),
+        ("aggregator", {"phase": "collecting"}, True),
+        ("hop", {"phase": "collecting", "attempt": 1, "hops": [{"name": "x", "state": "open"}]}, False),  # it lost that
+        ("hop", {"phase": "opening", "attempt": 2, "hops": [{"name": "x", "state": "open"}]}, False),
+        ("hop", {"phase": "collecting", "attempt": 2, "hops": [{"name": "x", "state": "unreachable"}]}, False),
+        ("hop", {"phase": "collecting", "attempt": 2, "hops": [{"name": "x", "state": "open"}]}, True),
+        ("hop", {"phase": "preparing", "round": 2, "history": [{}]}, True),
+    ],
+)
+def test_a_node_has_recovered_when_it_takes_part_again(role: str, status: dict[str, Any], expected: bool) -> None:
+    now = services_pb2.GetStatusResponse(**{"round": 1, **status})
+    before = Before.of(services_pb2.GetStatusResponse(round=1, attempt=1, phase="collecting"))
+    assert takes_part(now, "x", role, before) is expected

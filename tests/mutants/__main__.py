@@ -82,32 +82,42 @@ def _run(pending: list[Mutant], sources: dict[str, bytes], options: argparse.Nam
     for name in WARM:
         importlib.import_module(name)
     importlib.import_module("silomix.runtime.bench.warm").warm_kernels()
-    files = {module: scope.stages(module) for module in {m.module for m in pending}}
-    every = {file: None for stages in files.values() for stage in stages for file in stage}
-    tests = tests_of(every, scope.modules(), _tell)
-    for nodeid in (nodeid for nodeid, test in tests.items() if not test.passed):
-        _tell(f"left out, since it fails without any mutant: {nodeid}")
-    cases = (
-        Case(
-            m,
-            sources[m.module],
-            scope.import_name(m.module),
-            scope.imported_from(m.module),
-            selected(m, files[m.module], tests, options.budget),
-        )
-        for m in pending
-    )
     found: dict[str, Verdict] = {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    with RESULTS.open("a") as log:
-        for case, verdict in try_all(cases, options.jobs):
-            m, seconds = case.mutant, time.monotonic() - case.began if case.began else 0.0
-            key = m.key(case.source)
-            found[key] = verdict
-            entry = {"key": key, "module": m.module, "function": m.function, "line": m.line, "kind": m.kind}
-            log.write(json.dumps({**entry, **vars(verdict), "seconds": round(seconds, 2)}) + "\n")
-            log.flush()
-            _tell(f"{len(found)}/{len(pending)} {verdict.verdict} {m.module}:{m.line} {m.kind} {seconds:.1f} s")
+    stage = 0
+    while pending:  # tests of a later stage are traced only if something has come so far
+        files = {module: scope.stages(module) for module in {m.module for m in pending}}
+        every = {file: None for stages in files.values() for file in stages[stage]}
+        tests = tests_of(every, scope.modules(), _tell)
+        for nodeid in (nodeid for nodeid, test in tests.items() if not test.passed):
+            _tell(f"left out, since it fails without any mutant: {nodeid}")
+        cases = (
+            Case(
+                m,
+                sources[m.module],
+                scope.import_name(m.module),
+                scope.imported_from(m.module),
+                selected(m, [files[m.module][stage]], tests, options.budget),
+            )
+            for m in pending
+        )
+        left: list[Mutant] = []
+        with RESULTS.open("a") as log:
+            for case, verdict in try_all(cases, options.jobs):
+                m, seconds = case.mutant, time.monotonic() - case.began if case.began else 0.0
+                if verdict.verdict == "survived" and stage + 1 < len(files[m.module]):
+                    left.append(m)
+                    continue
+                key = m.key(case.source)
+                found[key] = verdict
+                entry = {"key": key, "module": m.module, "function": m.function, "line": m.line, "kind": m.kind}
+                log.write(json.dumps({**entry, **vars(verdict), "seconds": round(seconds, 2)}) + "\n")
+                log.flush()
+                _tell(
+                    f"{len(found)} done, {len(pending)} in stage {stage + 1}: {verdict.verdict} {m.module}:{m.line} "
+                    f"{m.kind} {seconds:.1f} s"
+                )
+        pending, stage = left, stage + 1
     return found
 
 

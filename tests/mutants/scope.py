@@ -6,11 +6,11 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutants"
 MODULES = (
     "runtime/config/certificates.py",
-    "runtime/core/protocol/*.py",
+    "runtime/core/protocol/**/*.py",
     "runtime/core/chain.py",
-    "runtime/net/*.py",
-    "runtime/nodes/*.py",
-    "runtime/store/*.py",
+    "runtime/net/**/*.py",
+    "runtime/nodes/**/*.py",
+    "runtime/store/**/*.py",
 )
 """What decides about the protocol, and what carries it."""
 ASIDE = ("runtime/net/edges.py", "runtime/nodes/memory.py", "runtime/store/modelfile.py")
@@ -19,10 +19,10 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "runtime/config/": (("tests/config",), ("tests/nodes",)),
     "runtime/core/": (
         ("tests/core/test_chain.py", "tests/core/protocol", "tests/vectors", "tests/net"),
-        ("tests/nodes", "tests/config"),
+        ("tests/nodes", "tests/config", "tests/attacks/tamper"),
     ),
     "runtime/net/": (("tests/net",), ("tests/nodes",)),
-    "runtime/nodes/": (("tests/nodes",),),
+    "runtime/nodes/": (("tests/nodes",), ("tests/attacks/tamper",)),
     "runtime/store/": (("tests/store",), ("tests/nodes",)),
 }
 """Tests by the modules that they are for: those of a later stage see only what the earlier ones let pass."""
@@ -41,7 +41,7 @@ def stages(module: str) -> list[list[str]]:
 
 
 def _files(pattern: str) -> list[str]:
-    found = (ROOT / pattern).glob("test_*.py") if (ROOT / pattern).is_dir() else ROOT.glob(pattern)
+    found = (ROOT / pattern).rglob("test_*.py") if (ROOT / pattern).is_dir() else ROOT.glob(pattern)
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

@@ -111,6 +111,7 @@ async def test_a_lost_hop_is_taken_out_and_an_aggregator_two_epochs_behind_comes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollcall, "EVERY_S", 0.1)
+    monkeypatch.setattr(rollcall, "BACK_S", 0.1)
     monkeypatch.setattr(rollcall, "ANSWER_S", 2.0)
     monkeypatch.setattr(aggregator, "SILENT_S", 0.5)
     monkeypatch.setattr(aggregator, "GONE_S", 1.0)

@@ -12,8 +12,10 @@ from tests.nodes.federations import run as run_node
 
 from silomix.attacks.tamper.live import TamperingShuffler
 from silomix.runtime.cli.entry import main
-from silomix.runtime.cli.exits import Exit
+from silomix.runtime.cli.exits import Exit, code_of
+from silomix.runtime.cli.federation.nodes import check_end
 from silomix.runtime.config.load import load_node
+from silomix.runtime.core.errors import RunError
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import Scalars
 from silomix.runtime.core.policy import Policy
@@ -47,8 +49,8 @@ def run(directory: Path, level: Level) -> tuple[list[Record], InProcess]:
     return asyncio.run(to_the_end(directory))
 
 
-def verified(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    code = main(["verify", "1", "--config", str(directory), "--json"])
+def verified(directory: Path, capsys: pytest.CaptureFixture[str], round_: int = 1) -> tuple[int, dict[str, Any]]:
+    code = main(["verify", str(round_), "--config", str(directory), "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -78,6 +80,14 @@ def test_the_model_is_the_same_and_the_round_can_be_verified(
         assert code == Exit.NO, suffix
         assert len(found["problems"]) == 1
         path.write_bytes(kept)
+
+
+class TampersLater(TamperingShuffler):
+    """A hop that is honest in the first round."""
+
+    def _tamper(self, passage: SumPassage) -> None:
+        if passage.manifest.round > 1:
+            super()._tamper(passage)
 
 
 class Concealing(AggregatorNode):
@@ -122,17 +132,24 @@ def test_a_hop_that_tampers_is_named_live_and_whoever_has_the_file_can_check_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     home = tmp_path / "f"
-    make(home, 3, 3, level=Level.MALICIOUS, rounds=2, deadline_s=60, release_s=60)
+    make(home, 3, 3, level=Level.MALICIOUS, rounds=3, deadline_s=60, release_s=60)
 
-    async def go() -> None:
-        async with WithLiar(home, tmp_path / "log.txt", "shuffler-2", TamperingShuffler) as running:
-            await running.finished()  # no chain is left without the liar: the federation stops
-            assert running.aggregator.core.barred == ("shuffler-2",)
+    async def go() -> AggregatorNode:
+        async with WithLiar(home, tmp_path / "log.txt", "shuffler-2", TampersLater) as running:
+            history = await running.finished()  # no chain is left without the liar: the federation stops
+            assert [done.cohort for done in history] == [3, 0]
+            return running.aggregator
 
-    run_node(go(), 120.0)
+    ended = run_node(go(), 120.0)
+    assert ended.core.barred == ("shuffler-2",)
+    with pytest.raises(RunError, match="shuffler-2 lied, and no chain") as stopped:
+        check_end(ended, home / "aggregator")
+    assert code_of(stopped.value) is Exit.NO  # though there is a model of round 1, which it names
+    assert str(Home(home / "aggregator").state.model(ended.core.log.model)) in str(stopped.value)
+    assert f"`silomix verify 2 --config {home / 'aggregator'}`" in str(stopped.value)
     assert "TAMPERED: shuffler-2 altered the sum" in caplog.text
     capsys.readouterr()
-    code, found = verified(home / "aggregator", capsys)
+    code, found = verified(home / "aggregator", capsys, 2)
     assert code == Exit.DONE
     assert found["outcome"] == "abandoned"
     assert [(row["culprit"], row["evidence"]) for row in found["culprits"]] == [("shuffler-2", "holds")]

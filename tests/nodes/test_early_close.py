@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.nodes.federations import assert_model, make, run, shuffler
+from tests.nodes.federations import assert_model, make, run, shuffler, until
 
+from silomix.runtime.cli.federation.status import closes
 from silomix.runtime.core import pace
 from silomix.runtime.local import InProcess
 
@@ -21,6 +22,15 @@ def test_a_silo_that_is_away_is_not_waited_for_until_the_deadline(
         async with InProcess(tmp_path / "f", without=("silo-04",)) as running:
             hop = shuffler(running, "shuffler-1")
             hop.core.pace = hop.core.pace.after((0.5, 0.5, 0.5, 0.5), 4)  # an earlier round of all four
+            seen = [running.aggregator.status()]
+
+            def early() -> bool:
+                seen[0] = running.aggregator.status()
+                return seen[0].closes_early
+
+            await until(early, "it is said when the cohort closes", seconds=30)
+            assert 0 <= seen[0].closes_s <= 1.5 * 0.5
+            assert "before the deadline" in closes(seen[0])
             done = await running.finished()
             assert [(one.cohort, one.attempts) for one in done] == [(3, 1)] * 3
             assert_model(running.aggregator.tensors, [range(3)] * 3, federation.policy)

@@ -565,8 +565,8 @@ def test_a_hop_that_is_gone_between_rounds_is_named_and_the_next_round_waits_for
 
 
 @pytest.mark.parametrize("hop", ["shuffler-1", "shuffler-2"])
-def test_a_hop_that_restarts_with_bodies_on_their_way_costs_an_attempt(tmp_path: Path, hop: str) -> None:
-    """Hop 1 loses bodies that it had counted, hop 2 the headers; the silos send the same integers again."""
+def test_a_hop_that_restarts_with_bodies_on_their_way_costs_at_most_an_attempt(tmp_path: Path, hop: str) -> None:
+    """Hop 1 loses bodies that it had counted, and silos send the same integers again; hop 2 goes on as it was."""
     federation = make(tmp_path / "f", 4, 2, rounds=2, deadline_s=3, release_s=1, attempts=10)
 
     async def go() -> None:
@@ -582,7 +582,7 @@ def test_a_hop_that_restarts_with_bodies_on_their_way_costs_an_attempt(tmp_path:
                 running.start("silo-04")
             history = await running.finished()
             assert [(r.round, r.cohort) for r in history] == [(1, 4), (2, 4)]
-            assert history[0].attempts > 1
+            assert (history[0].attempts > 1) is (hop == "shuffler-1")
             assert shuffler(running, hop).core.last_released == 2
             assert_model(running.aggregator.tensors, [range(4)] * 2, federation.policy)
 

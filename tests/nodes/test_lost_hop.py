@@ -19,6 +19,7 @@ LOST = "shuffler-2"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollcall, "EVERY_S", 0.1)
+    monkeypatch.setattr(rollcall, "BACK_S", 0.1)
     monkeypatch.setattr(rollcall, "ANSWER_S", 0.5)
     monkeypatch.setattr(module, "SILENT_S", 0.2)
     monkeypatch.setattr(module, "GONE_S", 1.0)

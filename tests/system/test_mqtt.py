@@ -253,7 +253,7 @@ async def test_a_silo_that_waits_before_it_dials_again_is_woken_by_the_announcem
     port = free_ports(1)
     make(tmp_path / "f", 3, 1, rounds=2, settings=told(port))
 
-    async def only_when_woken(wake: asyncio.Event | None = None) -> AsyncIterator[int]:
+    async def only_when_woken(wake: asyncio.Event | None = None, **_: object) -> AsyncIterator[int]:
         """A pause that would never end, where one can be woken."""
         async for number in backoff():
             if wake is not None and number:

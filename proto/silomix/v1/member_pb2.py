@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from silomix.v1 import history_pb2 as silomix_dot_v1_dot_history__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17silomix/v1/member.proto\x12\nsilomix.v1\x1a\x18silomix/v1/history.proto\"5\n\x0bMeetRequest\x12&\n\x08greeting\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Greeting\"6\n\x0cMeetResponse\x12&\n\x08greeting\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Greeting\"\xa0\x01\n\x08Greeting\x12\x10\n\x08protocol\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x03 \x01(\x0c\x12\x1d\n\x04pins\x18\x04 \x03(\x0b\x32\x0f.silomix.v1.Pin\x12!\n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x11.silomix.v1.Epoch\x12\x14\n\x0cready_digest\x18\x06 \x01(\x0c\"]\n\x05\x45poch\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12\'\n\x08\x61\x63\x63\x65pted\x18\x02 \x03(\x0b\x32\x15.silomix.v1.Signature\x12\x1d\n\x04pins\x18\x03 \x03(\x0b\x32\x0f.silomix.v1.Pin\"V\n\x03Pin\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\x12\x0f\n\x07\x63urrent\x18\x03 \x01(\x0c\x12\x0c\n\x04next\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x32J\n\rMemberService\x12\x39\n\x04Meet\x12\x17.silomix.v1.MeetRequest\x1a\x18.silomix.v1.MeetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17silomix/v1/member.proto\x12\nsilomix.v1\x1a\x18silomix/v1/history.proto\"5\n\x0bMeetRequest\x12&\n\x08greeting\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Greeting\"6\n\x0cMeetResponse\x12&\n\x08greeting\x18\x01 \x01(\x0b\x32\x14.silomix.v1.Greeting\"\xc1\x01\n\x08Greeting\x12\x10\n\x08protocol\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x19\n\x11\x66\x65\x64\x65ration_digest\x18\x03 \x01(\x0c\x12\x1d\n\x04pins\x18\x04 \x03(\x0b\x32\x0f.silomix.v1.Pin\x12!\n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x11.silomix.v1.Epoch\x12\x14\n\x0cready_digest\x18\x06 \x01(\x0c\x12\x1f\n\x05lives\x18\x07 \x03(\x0b\x32\x10.silomix.v1.Life\"4\n\x04Life\x12\x0b\n\x03hop\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"]\n\x05\x45poch\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12\'\n\x08\x61\x63\x63\x65pted\x18\x02 \x03(\x0b\x32\x15.silomix.v1.Signature\x12\x1d\n\x04pins\x18\x03 \x03(\x0b\x32\x0f.silomix.v1.Pin\"V\n\x03Pin\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\x12\x0f\n\x07\x63urrent\x18\x03 \x01(\x0c\x12\x0c\n\x04next\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x32J\n\rMemberService\x12\x39\n\x04Meet\x12\x17.silomix.v1.MeetRequest\x1a\x18.silomix.v1.MeetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,11 +37,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEETRESPONSE']._serialized_start=120
   _globals['_MEETRESPONSE']._serialized_end=174
   _globals['_GREETING']._serialized_start=177
-  _globals['_GREETING']._serialized_end=337
-  _globals['_EPOCH']._serialized_start=339
-  _globals['_EPOCH']._serialized_end=432
-  _globals['_PIN']._serialized_start=434
-  _globals['_PIN']._serialized_end=520
-  _globals['_MEMBERSERVICE']._serialized_start=522
-  _globals['_MEMBERSERVICE']._serialized_end=596
+  _globals['_GREETING']._serialized_end=370
+  _globals['_LIFE']._serialized_start=372
+  _globals['_LIFE']._serialized_end=424
+  _globals['_EPOCH']._serialized_start=426
+  _globals['_EPOCH']._serialized_end=519
+  _globals['_PIN']._serialized_start=521
+  _globals['_PIN']._serialized_end=607
+  _globals['_MEMBERSERVICE']._serialized_start=609
+  _globals['_MEMBERSERVICE']._serialized_end=683
 # @@protoc_insertion_point(module_scope)

@@ -20,20 +20,32 @@ class MeetResponse(_message.Message):
     def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("protocol", "version", "federation_digest", "pins", "epochs", "ready_digest")
+    __slots__ = ("protocol", "version", "federation_digest", "pins", "epochs", "ready_digest", "lives")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PINS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     READY_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
     protocol: str
     version: str
     federation_digest: bytes
     pins: _containers.RepeatedCompositeFieldContainer[Pin]
     epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
     ready_digest: bytes
-    def __init__(self, protocol: _Optional[str] = ..., version: _Optional[str] = ..., federation_digest: _Optional[bytes] = ..., pins: _Optional[_Iterable[_Union[Pin, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., ready_digest: _Optional[bytes] = ...) -> None: ...
+    lives: _containers.RepeatedCompositeFieldContainer[Life]
+    def __init__(self, protocol: _Optional[str] = ..., version: _Optional[str] = ..., federation_digest: _Optional[bytes] = ..., pins: _Optional[_Iterable[_Union[Pin, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., ready_digest: _Optional[bytes] = ..., lives: _Optional[_Iterable[_Union[Life, _Mapping]]] = ...) -> None: ...
+
+class Life(_message.Message):
+    __slots__ = ("hop", "life", "signature")
+    HOP_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    hop: str
+    life: bytes
+    signature: bytes
+    def __init__(self, hop: _Optional[str] = ..., life: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("file", "accepted", "pins")

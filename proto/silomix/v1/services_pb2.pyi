@@ -199,10 +199,12 @@ class OpenRequest(_message.Message):
     def __init__(self, manifest: _Optional[_Union[_manifest_pb2.Manifest, _Mapping]] = ..., head: _Optional[_Union[_history_pb2.Record, _Mapping]] = ..., life: _Optional[bytes] = ...) -> None: ...
 
 class OpenResponse(_message.Message):
-    __slots__ = ("manifest_digest",)
+    __slots__ = ("manifest_digest", "closes_s")
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CLOSES_S_FIELD_NUMBER: _ClassVar[int]
     manifest_digest: bytes
-    def __init__(self, manifest_digest: _Optional[bytes] = ...) -> None: ...
+    closes_s: float
+    def __init__(self, manifest_digest: _Optional[bytes] = ..., closes_s: _Optional[float] = ...) -> None: ...
 
 class RelayFrame(_message.Message):
     __slots__ = ("open", "header", "cohort", "chunk", "trailer", "grouping", "groups")
@@ -375,7 +377,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("federation", "round", "attempt", "rounds", "phase", "present", "cohort", "hops", "history", "head_digest", "stuck", "protocol")
+    __slots__ = ("federation", "round", "attempt", "rounds", "phase", "present", "cohort", "hops", "history", "head_digest", "stuck", "protocol", "closes_s", "closes_early")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -388,6 +390,8 @@ class GetStatusResponse(_message.Message):
     HEAD_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STUCK_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CLOSES_S_FIELD_NUMBER: _ClassVar[int]
+    CLOSES_EARLY_FIELD_NUMBER: _ClassVar[int]
     federation: str
     round: int
     attempt: int
@@ -400,7 +404,9 @@ class GetStatusResponse(_message.Message):
     head_digest: bytes
     stuck: str
     protocol: int
-    def __init__(self, federation: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., present: _Optional[_Iterable[str]] = ..., cohort: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[HopStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., head_digest: _Optional[bytes] = ..., stuck: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+    closes_s: float
+    closes_early: bool
+    def __init__(self, federation: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., present: _Optional[_Iterable[str]] = ..., cohort: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[HopStatus, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., head_digest: _Optional[bytes] = ..., stuck: _Optional[str] = ..., protocol: _Optional[int] = ..., closes_s: _Optional[float] = ..., closes_early: _Optional[bool] = ...) -> None: ...
 
 class HopStatus(_message.Message):
     __slots__ = ("name", "state", "trouble")

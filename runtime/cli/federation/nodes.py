@@ -17,7 +17,8 @@ from silomix.runtime.core.policy import MAX_SILOS
 
 if TYPE_CHECKING:
     from silomix.runtime.config.load import NodeConfig
-    from silomix.v1 import services_pb2
+    from silomix.runtime.nodes.aggregator import AggregatorNode
+    from silomix.runtime.nodes.node import Node
 
 INIT_EPILOG = """\
 Each node gets a directory with its configuration, its Ed25519 identity and its TLS certificate. The federation file is
@@ -192,6 +193,7 @@ def _node(args: argparse.Namespace) -> int:
     from silomix.runtime.config.load import load_node
     from silomix.runtime.config.tables import ConfigError
     from silomix.runtime.local import end_with_parent
+    from silomix.runtime.nodes.aggregator import AggregatorNode
     from silomix.runtime.nodes.memory import give_back
 
     end_with_parent()
@@ -206,20 +208,38 @@ def _node(args: argparse.Namespace) -> int:
         config = replace(config, keep_updates=True)
     if config.role is Role.SHUFFLER:
         give_back()
-    history = asyncio.run(_run(config))
+    node = asyncio.run(_run(config))
+    if isinstance(node, AggregatorNode):
+        check_end(node, args.config)
+    return 0
+
+
+def check_end(node: "AggregatorNode", where: Path) -> None:
+    """Raise if an aggregator has come to an end that is none: its federation had to stop, or has trained nothing."""
+    from silomix.runtime.core.protocol.aggregator import Phase
+
+    history = node.history
+    if node.core.phase is not Phase.FINISHED:
+        return
+    if node.core.barred:
+        who = " and ".join(node.core.barred)
+        rounds = sorted({node.core.convicted[hop].round for hop in node.core.barred})
+        looks = ", ".join(f"`silomix verify {round_} --config {where}`" for round_ in rounds)
+        raise RunError(
+            f"the federation stopped in round {rounds[-1]}: it was shown that {who} lied, and no chain can do without "
+            f"that; look at the evidence with {looks}, and go on in a new federation of the other hops, which begins "
+            f"with the newest model, {node.model_file}"
+        )
     if history and not any(done.cohort for done in history):
         raise RunError(
             f"{len(history)} rounds are over, and no silo contributed to any: there is no trained model; "
             "the logs of the silos say why"
         )
-    return 0
 
 
-async def _run(config: "NodeConfig") -> "list[services_pb2.RoundStatus]":
-    """Run a node to its end, and return what became of the rounds if it is an aggregator that has run them all."""
-    from silomix.runtime.core.protocol.aggregator import Phase
+async def _run(config: "NodeConfig") -> "Node":
+    """Run a node to its end, and return it as it is then: another than at first, if another epoch has begun."""
     from silomix.runtime.local import make_node
-    from silomix.runtime.nodes.aggregator import AggregatorNode
     from silomix.runtime.nodes.changes.epochs import live
     from silomix.runtime.observe.stderr import Stderr
 
@@ -227,10 +247,9 @@ async def _run(config: "NodeConfig") -> "list[services_pb2.RoundStatus]":
         with Stderr() as stderr:
             first_node = make_node(config)
             stderr.told = first_node.handshake_failed
-            node = await live(first_node, lambda renewed: setattr(stderr, "told", renewed.handshake_failed))
+            return await live(first_node, lambda renewed: setattr(stderr, "told", renewed.handshake_failed))
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
-    return node.history if isinstance(node, AggregatorNode) and node.core.phase is Phase.FINISHED else []

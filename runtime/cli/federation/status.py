@@ -70,6 +70,7 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
         f"round {status.round} of {status.rounds}, attempt {status.attempt}: ",
         (status.phase, "bold"),
         f"   {len(status.present)} silos present",
+        closes(status),
     )
     parts: list[RenderableType] = [line, hops(status)]
     if differs := difference(str(status.protocol or ""), "the aggregator", "this silomix"):
@@ -79,6 +80,17 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
     if status.head_digest:
         parts.append(Text(f"round log: {status.head_digest.hex()[:16]}", "dim"))
     return Group(*parts, rounds_table(status))
+
+
+def closes(status: services_pb2.GetStatusResponse) -> str:
+    """Say when hop 1 means to close the cohort that is collected now."""
+    if status.phase != "collecting":
+        return ""
+    if not status.closes_early:
+        return f"   closes in {status.closes_s:.0f} s at the latest"
+    if not status.closes_s:
+        return "   closes as soon as enough silos are in, before the deadline"
+    return f"   closes in {status.closes_s:.0f} s, before the deadline, if enough silos are in"
 
 
 def hops(status: services_pb2.GetStatusResponse) -> RenderableType:

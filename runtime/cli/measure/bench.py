@@ -18,6 +18,17 @@ examples:
   silomix bench onion                         the paper's literal MixNet, a bit in an onion, beside ours
 """
 
+Handler = Callable[[argparse.Namespace], int]
+NUMBERS = {
+    "silos": ("N", "silos"),
+    "parameters": ("N", "parameters of the model"),
+    "hops": ("N", "hops of the chain"),
+    "precision": ("R", "decimal digits"),
+    "repeats": ("N", "rounds of each arm"),
+    "rounds": ("N", "rounds of each arm"),
+}
+"""The options that several kinds share: how their value is called, and what it is."""
+
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:
     """Add the commands to the parser. What they need is imported when they run."""
@@ -29,30 +40,39 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = bench.add_subparsers(title="commands", metavar="COMMAND")
-    cmd = kinds.add_parser(
-        "codec",
-        help="time encoding, masks, adding up and decoding, on one thread",
-        description="Time every step that the protocol adds to a round, beside a copy of the same vector.",
-    )
-    size18 = MODELS[DEFAULT_MODEL].parameters
-    cmd.add_argument(
-        "--parameters", type=positive, default=size18, metavar="N", help="length of the vector (default: %(default)s)"
-    )
-    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos on the roster (default: %(default)s)")
-    cmd.add_argument("--precision", type=int, default=4, metavar="R", help="decimal digits (default: %(default)s)")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_bench_codec)
 
-    cmd = kinds.add_parser(
-        "round",
-        help="time a protected round against an unprotected one, in separate processes",
-        description="Time a round from float32 updates to the decoded mean: unprotected, protected, the bytes alone.",
+    def kind(name: str, handler: Handler, says: str, description: str, **defaults: int) -> argparse.ArgumentParser:
+        """Add a kind with those of the common options that it has a default for."""
+        cmd: argparse.ArgumentParser = kinds.add_parser(name, help=says, description=description)
+        for option, default in defaults.items():
+            metavar, what = NUMBERS[option]
+            says = f"{what} (default: %(default)s)"
+            cmd.add_argument(f"--{option}", type=positive, default=default, metavar=metavar, help=says)
+        json_flag(cmd)
+        cmd.set_defaults(handler=handler)
+        return cmd
+
+    size18 = MODELS[DEFAULT_MODEL].parameters
+    kind(
+        "codec",
+        _bench_codec,
+        "time encoding, masks, adding up and decoding, on one thread",
+        "Time every step that the protocol adds to a round, beside a copy of the same vector.",
+        silos=10,
+        parameters=size18,
+        precision=4,
     )
-    cmd.add_argument("--silos", type=int, default=10, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
-    cmd.add_argument("--hops", type=int, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
-    cmd.add_argument("--precision", type=int, default=4, metavar="R", help="decimal digits (default: %(default)s)")
-    cmd.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds of each arm (default: %(default)s)")
+    cmd = kind(
+        "round",
+        _bench_round,
+        "time a protected round against an unprotected one, in separate processes",
+        "Time a round from float32 updates to the decoded mean: unprotected, protected, the bytes alone.",
+        silos=10,
+        parameters=size18,
+        hops=3,
+        precision=4,
+        repeats=3,
+    )
     cmd.add_argument(
         "--silos-per-process", type=positive, default=1, metavar="N", help="light clients (default: %(default)s)"
     )
@@ -63,59 +83,49 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
         metavar="N",
         help="share a network of this many Mbit/s, as root, with tc (default: the machine's loopback, without limit)",
     )
-    json_flag(cmd)
-    cmd.set_defaults(handler=_bench_round)
-
-    cmd = kinds.add_parser(
+    kind(
         "rules",
-        help="what each rule of the protocol costs each role",
-        description="Run one round, and time the steps that each rule adds to it, on one thread.",
+        _bench_rules,
+        "what each rule of the protocol costs each role",
+        "Run one round, and time the steps that each rule adds to it, on one thread.",
+        silos=10,
+        parameters=size18,
+        hops=3,
+        precision=4,
     )
-    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
-    cmd.add_argument("--hops", type=positive, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
-    cmd.add_argument("--precision", type=positive, default=4, metavar="R", help="decimal digits (default: %(default)s)")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_bench_rules)
-
-    cmd = kinds.add_parser(
+    kind(
         "check",
-        help="what the tamper check of level malicious adds to a round, and what a trap costs",
-        description="Run protected rounds in separate processes, and beside them the passes that the check adds.",
+        _bench_check,
+        "what the tamper check of level malicious adds to a round, and what a trap costs",
+        "Run protected rounds in separate processes, and beside them the passes that the check adds.",
+        silos=10,
+        parameters=size18,
+        hops=3,
+        precision=4,
+        repeats=3,
     )
-    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
-    cmd.add_argument("--hops", type=positive, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
-    cmd.add_argument("--precision", type=positive, default=4, metavar="R", help="decimal digits (default: %(default)s)")
-    cmd.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds (default: %(default)s)")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_bench_check)
-
-    cmd = kinds.add_parser(
+    cmd = kind(
         "disk",
-        help="what it adds to a round that everything is on a disk before it counts",
-        description="Run rounds in turns with their state on a disk and in memory, inside this process.",
+        _bench_disk,
+        "what it adds to a round that everything is on a disk before it counts",
+        "Run rounds in turns with their state on a disk and in memory, inside this process.",
+        silos=4,
+        parameters=size18,
+        hops=2,
+        rounds=5,
     )
-    cmd.add_argument("--silos", type=positive, default=4, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--parameters", type=positive, default=size18, metavar="N", help="model (default: %(default)s)")
-    cmd.add_argument("--hops", type=positive, default=2, metavar="N", help="hops of the chain (default: %(default)s)")
-    cmd.add_argument("--rounds", type=positive, default=5, metavar="N", help="rounds of each (default: %(default)s)")
     cmd.add_argument(
         "--disk", type=Path, default=Path(), metavar="DIR", help="a directory on the disk (default: this one)"
     )
-    json_flag(cmd)
-    cmd.set_defaults(handler=_bench_disk)
-
-    cmd = kinds.add_parser(
+    kind(
         "onion",
-        help="the paper's MixNet, with every bit in an onion of its own, beside ours",
-        description="Wrap and peel a sample of real onions, and encode, mask and add up a vector, on one thread.",
+        _bench_onion,
+        "the paper's MixNet, with every bit in an onion of its own, beside ours",
+        "Wrap and peel a sample of real onions, and encode, mask and add up a vector, on one thread.",
+        silos=10,
+        hops=3,
+        precision=4,
     )
-    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
-    cmd.add_argument("--hops", type=positive, default=3, metavar="N", help="hops of the chain (default: %(default)s)")
-    cmd.add_argument("--precision", type=positive, default=4, metavar="R", help="decimal digits (default: %(default)s)")
-    json_flag(cmd)
-    cmd.set_defaults(handler=_bench_onion)
 
     cmd = commands.add_parser("warm", help="compile the kernels now, so that a node starts at once")
     json_flag(cmd)

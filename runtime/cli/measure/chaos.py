@@ -31,7 +31,13 @@ Each silo adds a number to the model that shows how often it was counted. The re
   not_refused     processes that ran though they had to refuse
   abandoned       rounds that were given up, and are on record as such
   kills           by role
-  recovery_s      by role and fault: the median time until the next round was over, start-up included
+
+and medians in seconds, from when a fault is over or a process is started again:
+
+  startup_s         by role: until the process is up
+  beyond_startup_s  by role: from then on until it takes part again
+  recovery_s        by role and fault: until the node takes part again, start-up included
+  next_round_s      by role and fault: until the next round is over, with its training and with any other fault
 
 The exit code is 1 if one of the first four is not 0. The seed fixes which faults come in which order, and not when a
 process gets how far.
@@ -91,7 +97,13 @@ def _chaos(args: argparse.Namespace) -> int:
             table.add_row(name.replace("_", " "), str(getattr(report, name)))
         for role, number in sorted(report.kills.items()):
             table.add_row(f"kills: {role}", str(number))
-        for what, seconds in report.recovery_s.items():
-            table.add_row(f"recovery: {what}", f"{seconds:.1f} s")
+        for title, medians in (
+            ("start-up", report.startup_s),
+            ("beyond start-up", report.beyond_startup_s),
+            ("recovery", report.recovery_s),
+            ("next round", report.next_round_s),
+        ):
+            for what, seconds in medians.items():
+                table.add_row(f"{title}: {what}", f"{seconds:.1f} s")
         console().print(table)
     return Exit.NO if report.broken else Exit.DONE

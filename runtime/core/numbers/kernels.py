@@ -67,6 +67,12 @@ def compiled(function: Kernel) -> Kernel:
     return cast("Kernel", kernel)
 
 
+def kept(kernel: Any) -> bool:
+    """Whether machine code of a kernel, made of these very sources, is on the disk."""
+    place = getattr(kernel._cache, "_cache_file", None)
+    return place is not None and bool(place._load_index())
+
+
 def _word_at(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     array = target.make_array(signature.args[0])(target, builder, arguments[0])
     start = builder.bitcast(array.data, ir.IntType(8).as_pointer())

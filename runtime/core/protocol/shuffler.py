@@ -919,6 +919,15 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         return self._now_open.opened + self._now_open.manifest.deadline_s
 
     @property
+    def waits_s(self) -> float:
+        """How long hop 1 means to wait for the silos of the open attempt; 0 at any other hop."""
+        manifest = self.manifest
+        if not self._first(manifest):
+            return 0.0
+        bound = bool(self._bound_to(manifest))
+        return float(manifest.deadline_s if bound else min(manifest.deadline_s, self.pace.patience_s))
+
+    @property
     def _closes_early(self) -> float:
         """When enough silos came in past rounds; never, as long as those that are here now are no cohort."""
         attempt = self._now_open

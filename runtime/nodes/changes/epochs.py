@@ -27,6 +27,7 @@ from silomix.runtime.core.digest import fast_hash
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.epochs import Epochs, agrees, change_problem, may_begin, owner_of, signers
 from silomix.runtime.core.protocol.federation import SHOWN, Federation
+from silomix.runtime.core.protocol.lives import Life
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.meeting import Greeting, read_epoch
 from silomix.runtime.store.files import PUBLIC, write_atomically
@@ -94,6 +95,11 @@ class Succession:
     def ready(self) -> bytes:
         """Digest of the epoch that counts here as the next."""
         return self.following.federation.digest if self.following is not None and self.counts else b""
+
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        """The newest process of each hop that is known."""
+        return self._node.lives.known
 
     def offers(self, federation: bytes) -> tuple[Proposal, ...]:
         """What somebody may lack who has this federation file: what came after it, and what is proposed."""

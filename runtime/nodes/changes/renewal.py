@@ -123,6 +123,8 @@ class Renewal:
                 theirs, ours = greeting.federation.hex()[:SHOWN], node.federation.digest.hex()[:SHOWN]
                 node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer)
         node.succession.heard(peer, greeting)
+        if node.heard_lives(peer, greeting.lives):
+            self._news.set()
         if node.tls is None or node.tls.pins is None:
             return
         news = [pin for pin in greeting.pins if node.tls.pins.take(pin)]

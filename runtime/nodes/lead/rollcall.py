@@ -11,6 +11,8 @@ from silomix.runtime.core.chain import ChainRule
 
 EVERY_S = 2.0
 """Time between two questions to a hop."""
+BACK_S = 0.5
+"""The same while it does not answer: it may be back any moment."""
 ANSWER_S = 2.0
 """Time that it has to answer."""
 SILENT_S = 4.0
@@ -92,4 +94,4 @@ class RollCall:
             why = await self._ask(hop, ANSWER_S)
             since = since if why else loop.time()
             await self._heard(hop, why, loop.time() - since)
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(BACK_S if why else EVERY_S)
