@@ -2,10 +2,12 @@
 private.
 """
 
+import os
 import shutil
 import stat
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from cryptography import x509
 
@@ -15,7 +17,7 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.owners.accept import NotAccepted, read_accepted
 from silomix.runtime.config.owners.epochs import require_history
 from silomix.runtime.consent import task_problem
-from silomix.runtime.core.errors import LocalFault
+from silomix.runtime.core.errors import LocalFault, UserError
 from silomix.runtime.core.numbers.traps import secp256k1
 from silomix.runtime.core.protocol.epochs import signers
 from silomix.runtime.core.protocol.federation import SHOWN
@@ -85,7 +87,21 @@ def key_files(config: NodeConfig) -> str:
             raise Trouble(
                 f"others may write to {path.parent} (mode {mode:o}), and replace the keys", f"chmod 700 {path.parent}"
             )
+    home = config.file.absolute().parent
+    for path in (*files, config.directory):
+        if os.geteuid() == 0 and path.exists() and path.stat().st_uid != home.stat().st_uid:
+            raise Trouble(
+                f"{path} is {_user(path)}'s, and {home} {_user(home)}'s, who then cannot run the node",
+                f"chown -R --reference={home} {path}",
+            )
     return f"{len(files)} private keys, for their owner alone" if files else "no private key is in a file here"
+
+
+def _user(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"
 
 
 def certificate(config: NodeConfig) -> str:
@@ -178,21 +194,35 @@ def task_pinned(config: NodeConfig) -> str:
 
 def task(config: NodeConfig) -> str:
     """Look whether the task is the one that was agreed on, and train one step of it."""
+    import numpy as np
+
     from silomix.runtime.store.modelfile import model_digest
     from silomix.runtime.task import load_task, train_task
 
     policy = config.federation.policy
     task_pinned(config)
-    task = load_task(policy.task, config.options)
-    schema = task.schema()
+    mend = "mend it, or `task_options` in node.toml, which are this silo's own: where its data is, for example"
+    try:
+        task = load_task(policy.task, config.options)
+        schema = task.schema()
+    except UserError as error:
+        raise Trouble(str(error), mend) from None
     if problem := pin_problem(schema, policy):
         raise Trouble(f"its model {problem}", "its options differ from what the owners agreed on, or its version does")
     if config.role is not Role.SILO:
         return f"{policy.task} loads, {schema.parameters:,} parameters"
     started = time.monotonic()
-    first = task.initial()
-    trained = train_task(task, first, 1)
+    try:
+        first = task.initial()
+        trained = train_task(task, first, 1)
+    except UserError as error:
+        raise Trouble(str(error), mend) from None
     took = time.monotonic() - started
+    if wrong := [name for name, tensor in trained.tensors.items() if not np.isfinite(tensor).all()]:
+        raise Trouble(
+            f"{policy.task} trained {wrong[0]} to NaN or infinity, so this silo would send nothing",
+            "look at its data for missing values, and at the task's learning rate",
+        )
     if took > policy.deadline_s:
         raise Trouble(
             f"training takes {took:.0f} s here, and silos have {policy.deadline_s} s",

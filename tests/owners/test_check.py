@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import pytest
 from tests.config.written import edit
 from tests.nodes.federations import make, manifest_at
 from tests.owners.hospitals import Hospitals, run
+from tests.tools import root
 
-from silomix.runtime.checkup.findings import Finding
+from silomix.runtime.checkup import host
+from silomix.runtime.checkup.findings import Finding, looked
 from silomix.runtime.checkup.report import checkup
 from silomix.runtime.config.load import load_node
 from silomix.runtime.local import InProcess
@@ -43,6 +48,8 @@ def test_all_is_well(hospitals: Hospitals, capsys: pytest.CaptureFixture[str]) -
         (lambda home: home.chmod(0o777), "key files", "others may write", "chmod 700"),
         (lambda home: (home / "tls.key").chmod(0o644), "configuration", "open to others", "mend this first"),
         (lambda home: edit(home / "node.toml", 'name = "silo-02"', 'name = "silo-2"'), "configuration", "did", "mend"),
+        (lambda home: (home / "identity.key").unlink(), "configuration", "identity.key", "mend this first"),
+        (lambda home: (home / "identity.key").write_text("gibberish"), "configuration", "not an Ed25519", "mend"),
         (lambda home: edit(home / "node.toml", "# before_round = []", 'before_round = ["/no/such"]'), "before_round",
          "would never take part", "correct before_round"),
     ],
@@ -52,6 +59,70 @@ def test_each_trouble_is_named_with_what_to_do(
 ) -> None:
     spoil(hospitals.node("silo-02"))
     finding = quick(hospitals.node("silo-02"))[what]
+    assert not finding.well
+    assert found in finding.found
+    assert do in finding.do
+
+
+@pytest.mark.parametrize(
+    ("now", "what", "found", "do"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), "clock", "thinks that it is 1970-01-01", "set the clock"),
+        (datetime.now(UTC) - timedelta(days=2), "clock", "the certificate is good from", "set the clock"),
+        (datetime.now(UTC) + timedelta(days=3000), "certificate", "runs out on", "silomix rotate"),
+    ],
+)
+def test_a_clock_that_is_wrong(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch, now: datetime, what: str, found: str, do: str
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            return cls.fromtimestamp(now.timestamp(), tz)
+
+    monkeypatch.setattr(host, "datetime", Clock)
+    finding = quick(hospitals.node("silo-02"))[what]
+    assert not finding.well
+    assert found in finding.found
+    assert do in finding.do
+
+
+def test_a_disk_that_is_full(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(hospitals.place)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    finding = quick(hospitals.node("silo-02"))["disk"]
+    assert not finding.well
+    assert "0.0 GB free" in finding.found
+    assert "make room" in finding.do
+
+
+def test_what_the_user_that_runs_the_node_cannot_read(hospitals: Hospitals) -> None:
+    """Root can read everything: what counts is whose the node's directory is."""
+    root()
+    home = hospitals.node("silo-02")
+    for path in (home, *home.iterdir()):
+        os.chown(path, 12345, 12345)
+    assert quick(home)["key files"].well
+    os.chown(home / "tls.key", 0, 0)
+    finding = quick(home)["key files"]
+    assert not finding.well
+    assert f"{home / 'tls.key'} is root's, and {home} user 12345's" in finding.found
+    assert finding.do == f"chown -R --reference={home} {home / 'tls.key'}"
+
+
+@pytest.mark.parametrize(
+    ("option", "found", "do"),
+    [
+        ("parameters = 60", "60 values, and the policy pins 50", "options differ"),
+        ('parameters = "many"', "not of type int", "`task_options` in node.toml"),
+        ("rows = 1", "has no option rows", "`task_options` in node.toml"),
+        ("broken = true", "trained b to NaN", "missing values"),
+    ],
+)
+def test_a_task_that_cannot_be_trained(hospitals: Hospitals, option: str, found: str, do: str) -> None:
+    home = hospitals.node("silo-02")
+    edit(home / "node.toml", "silo = 1", f"silo = 1\n{option}")
+    finding = looked("task", lambda: host.task(load_node(home)))
     assert not finding.well
     assert found in finding.found
     assert do in finding.do
