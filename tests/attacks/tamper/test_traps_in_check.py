@@ -145,7 +145,9 @@ def test_what_is_stated_of_a_silo_is_masked() -> None:
 # Whoever lies is named
 
 
-@pytest.mark.parametrize("which", [one for one in ABOUT_TRAPS if not one.name.endswith(("-1", "-3"))], ids=str)
+@pytest.mark.parametrize(
+    "which", [one for one in ABOUT_TRAPS if not one.name.endswith(("-1", "-3"))], ids=lambda one: one.name
+)
 def test_a_lie_about_traps_is_found_and_its_author_named(which: Misbehaviour) -> None:
     result = run_one(which)
     assert not result.missed
