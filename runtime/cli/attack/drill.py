@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -68,6 +68,11 @@ def _drill(args: argparse.Namespace) -> int:
     if not args.all and not args.only:
         raise UserError("which misbehaviours? --all runs every one, --list names them, --only NAME runs one")
     chosen = tuple(known.values()) if args.all else tuple(known[name] for name in args.only)
+    if problem := _no_curve(chosen):
+        if args.only and not args.all:
+            raise UserError(problem)
+        console(stderr=True).print(f"{problem}; what is about traps is left out", highlight=False, soft_wrap=True)
+        chosen = tuple(one for one in chosen if not one.traps)
     if args.without_check:  # those that the equations find; the others are refused before
         chosen = tuple(one for one in chosen if one.without)
     quiet = args.json or not sys.stderr.isatty()
@@ -81,6 +86,19 @@ def _drill(args: argparse.Namespace) -> int:
     else:
         _show(found)
     return Exit.DONE if not found["missed"] and not found["wrongly_named"] else Exit.NO
+
+
+def _no_curve(chosen: Sequence[Any]) -> str:
+    """Say what is missing for the misbehaviours that are about traps, if any of these is."""
+    from silomix.runtime.core.errors import LocalFault
+    from silomix.runtime.core.numbers.traps import secp256k1
+
+    try:
+        if any(one.traps for one in chosen):
+            secp256k1()
+    except LocalFault as fault:
+        return fault.message
+    return ""
 
 
 def _list(known: dict[str, Any], as_json: bool) -> int:
