@@ -48,6 +48,6 @@ def attacks(more: Sequence[str] = (), only: Sequence[str] = ()) -> list[Attack]:
     for name in only:
         if name not in names:
             near = get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "."
             raise AttackError(f"there is no attack {name!r}{hint} They are {', '.join(names)}")
     return [one for one in found if not only or one.name in only]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.attacks.audit.doubling import double, fail
 
+from silomix.attacks.audit import mounted
 from silomix.attacks.audit.attack import Attack, Size
 from silomix.attacks.audit.mounted.by_mode import bits
 from silomix.attacks.audit.pool import Done, Job, run_jobs
@@ -26,6 +27,8 @@ OWN = "tests.attacks.own:task"
 def test_every_registered_attack_loads_and_has_a_name_of_its_own() -> None:
     found = attacks()
     assert [type(one) for one in found] == [Attack] * len(ATTACKS)
+    modules = {path.stem for path in Path(mounted.__path__[0]).glob("[!_]*.py")}
+    assert {address.partition(":")[0].rpartition(".")[2] for address in ATTACKS} == modules  # one line for each
     assert len({one.name for one in found}) == len(found)
     assert all(re.fullmatch(r"[a-z][a-z-]*", one.name) and one.doing for one in found)
 

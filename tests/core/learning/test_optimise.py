@@ -81,6 +81,12 @@ def test_optimisers_follow_their_formulas(kind: Server, change: bool) -> None:
     assert models[-1]["mean"].tolist() == [4.5, 5.5]
 
 
+@pytest.mark.parametrize("kind", Server)
+def test_every_rule_begins_and_goes_on(kind: Server) -> None:
+    models = go(Optimiser(kind))
+    assert all(np.isfinite(array).all() for model in models for array in model.values())
+
+
 def test_nothing_is_changed_in_place_and_the_state_has_a_schema() -> None:
     optimiser = Optimiser(Server.ADAM)
     state = optimiser.start(SCHEMA)
