@@ -54,8 +54,8 @@ from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.lineage import (
     Transcript,
-    check_root,
     check_transcript,
+    check_vector,
     decode,
     false_pad,
     next_model,
@@ -407,6 +407,8 @@ class Silo(Node):
                 kept = lead.sums[record.round, record.attempts[-1].attempt]
                 transcript, body = lead.lies.publishes(kept[0], kept[1].copy())
                 check_transcript(transcript, record, self.ring.f)
+                with relayed(self.ring.f):
+                    check_vector(body, transcript, self.ring.f)
                 found = self.ring.compute(transcript, body.copy(), self.model, self.server)
                 if self.ring.digests(*found) != (record.model_after, record.state_after):
                     raise PeerFault(Reason.WRONG_STEP, "another model than the sum makes", peer=AGGREGATOR)
@@ -419,6 +421,7 @@ class Lead(Node):
 
     def begin(self) -> None:
         """Recall what the journal has."""
+        self.measuring = b""
         if self.lives == 1:
             self.sums: dict[tuple[int, int], tuple[Transcript, Bytes]] = {}
             self.models = {self.ring.digests(*self.ring.first): self.ring.first}
@@ -572,7 +575,7 @@ class Lead(Node):
 
     def ask_scalars(self, m: Manifest, subject: Subject, tosses: tuple[Toss, ...], coin: bytes) -> None:
         """Ask everybody for scalars, and compute one's own."""
-        ring = self.ring
+        ring, self.measuring = self.ring, coin
         asked = shuffler.CoinIn(m.digest, subject.ready.trails, subject.bodies, tosses)
         self.ask(m.chain, asked, self._stated)
         hops = self.asks[0]
@@ -937,8 +940,6 @@ class Ring:
     def compute(self, transcript: Transcript, body: Bytes, model: Any, server: Any) -> tuple[Any, Any]:
         """Make the next model of a released sum."""
         m = transcript.manifest
-        with relayed(self.f):
-            check_root(body, transcript)
         uncover(body, transcript)
         mean = decode(body, m, len(transcript.cohort.participants), self.f)
         return next_model(self.f, m, [mean], model, server)

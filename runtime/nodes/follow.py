@@ -22,8 +22,8 @@ from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import (
     Tensors,
     Transcript,
-    check_root,
     check_transcript,
+    check_vector,
     decode,
     follows,
     next_model,
@@ -200,7 +200,7 @@ class Follower:
         federation = self._log.of(record)  # as it was then
         check_transcript(transcript, record, federation, known=self._known)
         with relayed(federation):
-            check_root(body, transcript)
+            check_vector(body, transcript, federation)
         uncover(body, transcript)
         manifest = transcript.manifest
         mean = decode(body, manifest, len(transcript.cohort.participants), federation)

@@ -69,8 +69,7 @@ def _applied(path: Path, record: Any, federation: Any, found: dict[str, Any]) ->
     import numpy as np
     from google.protobuf.message import DecodeError
 
-    from silomix.runtime.core.protocol.check.trapped import Traps
-    from silomix.runtime.core.protocol.lineage import check_root, check_transcript
+    from silomix.runtime.core.protocol.lineage import check_transcript, check_vector
     from silomix.runtime.net.history import read_transcript
     from silomix.v1 import history_pb2
 
@@ -93,16 +92,10 @@ def _applied(path: Path, record: Any, federation: Any, found: dict[str, Any]) ->
     if vector.exists():
         body = np.fromfile(vector, np.uint8)
         try:
-            check_root(body, transcript)
+            check_vector(body, transcript, federation)
         except Fault as fault:
             return [f"{vector}: {fault}"]
-        found["checked"].append("vector")
-        check, manifest = transcript.check, transcript.manifest
-        if check is not None:
-            arrived = check.statements[-1].passed_on(hop=False)
-            if Traps.drawn(check.coin, manifest, federation.policy).forms([body])[0] != arrived:
-                return [f"{vector}: {check.statements[-1].name} stated other scalars of it"]
-            found["checked"].append("scalars of the vector")
+        found["checked"] += ["vector", *(["scalars of the vector"] if transcript.check is not None else [])]
     return []
 
 

@@ -27,6 +27,7 @@ from silomix.runtime.core.protocol.check.said import (
     coin_of,
     relayed,
 )
+from silomix.runtime.core.protocol.check.trapped import Traps
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, body_root, chunk_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures, check_pads, check_ready
@@ -145,6 +146,25 @@ def check_root(body: Bytes, transcript: Transcript) -> None:
         chunks.append(chunk_digest(i, shape.start(i), [plane.data for plane in planes]))
     if body_root(chunks) != transcript.ready.root:
         raise PeerFault(Reason.ROOT_MISMATCH, "the sum that came is not the one that was released")
+
+
+def check_vector(body: Bytes, transcript: Transcript, federation: Federation) -> None:
+    """Check that a vector is the one that was released, and at level malicious the one that was checked.
+
+    The last hop states scalars of what it sent, and the aggregator of what came. Together they could state those of
+    another vector than they signed for, and every equation would hold.
+    """
+    check_root(body, transcript)
+    check, manifest = transcript.check, transcript.manifest
+    if check is None:
+        return
+    arrived = check.statements[-1]
+    if Traps.drawn(check.coin, manifest, federation.policy).forms([body])[0] != arrived.passed_on(hop=False):
+        raise PeerFault(
+            Reason.TAMPERED,
+            f"{manifest.chain[-1]} and {arrived.name} stated other scalars in the tamper check than those of the "
+            "vector that they signed for",
+        )
 
 
 def uncover(body: Bytes, transcript: Transcript) -> None:

@@ -10,16 +10,21 @@ import numpy as np
 import pytest
 
 from silomix.attacks.tamper.drill import Result, judge, run_one, without_check
+from silomix.attacks.tamper.lies import Honest
 from silomix.attacks.tamper.registry import MISBEHAVIOURS, Ends, FlipsResidue, Misbehaviour
 from silomix.attacks.tamper.ring import AGGREGATOR, Ring, federation, identity
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.numbers.tamper import EquationKind
+from silomix.runtime.core.numbers.tamper import EquationKind, Scalars
 from silomix.runtime.core.protocol import shuffler, silo
 from silomix.runtime.core.protocol.check.blame import Case, Charge, Defence, decide
+from silomix.runtime.core.protocol.check.forms import scalars_of
 from silomix.runtime.core.protocol.check.said import CheckTranscript
 from silomix.runtime.core.protocol.lineage import check_transcript
+from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome
+from silomix.runtime.core.protocol.rules import layout
 
 SMALL = federation(3, 2)
 BY_NAME = {one.name: one for one in MISBEHAVIOURS}
@@ -59,6 +64,35 @@ def test_the_model_is_that_of_level_semi_honest() -> None:
     assert plain.f.plan.moduli != SMALL.plan.moduli
     assert plain.digests(plain.model, plain.first[1]) == honest().digests(honest().model, plain.first[1])
     assert any(np.abs(values).max() > 0 for values in plain.model.values())
+
+
+def test_the_last_hop_and_the_aggregator_together_do_not_get_another_sum_past_silos() -> None:
+    """The two sign for one vector, and state the scalars of another: all equations hold, and pads are shown."""
+    last = SMALL.chain[-1]
+    kept: list[Any] = []
+
+    def of_what_it_should_be(coin: bytes) -> Scalars:
+        vector, manifest = kept
+        return scalars_of(coin, layout(manifest), [vector])[0]
+
+    class Sends(FlipsResidue):
+        def sends(self, vector: Bytes, manifest: Manifest) -> Bytes:
+            kept[:] = [vector.copy(), manifest]
+            return super().sends(vector, manifest)
+
+        def measures(self, scalars: tuple[Scalars, ...]) -> tuple[Scalars, ...]:
+            return scalars[0], of_what_it_should_be(ring.hops[last].measuring), scalars[2]
+
+    class Agrees(Honest):
+        def measures(self, scalars: tuple[Scalars, ...]) -> tuple[Scalars, ...]:
+            return (of_what_it_should_be(ring.lead.measuring),)
+
+    ring = Ring({last: Sends(last, Random(1)), AGGREGATOR: Agrees()}, f=SMALL)
+    ring.run()
+    assert not ring.verdicts  # the pads are out
+    assert {one.at for one in ring.silos.values()} == {0}  # none has the model
+    said = [fault for node, fault in ring.refusals if node in ring.silos and fault.reason is Reason.TAMPERED]
+    assert any(f"{last} and {AGGREGATOR} stated other scalars" in fault.message for fault in said)
 
 
 def check_run(found: Result) -> None:
