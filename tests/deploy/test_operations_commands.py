@@ -305,7 +305,7 @@ def end(hosts: dict[str, Host], before_upgrade: int) -> None:
 
 def on_one_machine(a: Host) -> None:
     """The trial and the capture, and what compose.yaml is made of."""
-    assert "holds every key" in a.run(INLINE[1])
+    assert "All private keys are in this one directory" in a.run(INLINE[1])
     aggregator = a.start(printed("silomix aggregator"), "trial")
     until(lambda: (a.checkout / "seen").is_dir(), "it records", explain=lambda: a.said("trial"))
     aggregator.terminate()
