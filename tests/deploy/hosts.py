@@ -69,6 +69,7 @@ class Host:
             else:
                 where.mkdir(parents=True, exist_ok=True)
         (self.disk("var/lib", shared) / "softhsm" / "tokens").mkdir(parents=True)
+        (place / "tmp").chmod(0o1777)
         (place / "bin").mkdir()
         (place / "bin" / "python3.11").symlink_to(Path(sys.base_prefix) / "bin" / "python3.11")
         (place / "exported").write_text("")
@@ -89,8 +90,13 @@ class Host:
 
     def knows(self, addresses: dict[str, str]) -> None:
         """Let names resolve here."""
-        with (self.place / "etc" / "hosts").open("a") as file:
+        etc = self.place / "etc"
+        with (etc / "hosts").open("a") as file:
             file.writelines(f"{address} {name}\n" for name, address in addresses.items())
+        (etc / "resolv.conf").unlink(missing_ok=True)
+        (etc / "resolv.conf").write_text(
+            "nameserver 127.0.0.1\n"
+        )  # where nobody is: asked for more, it says so at once
 
     # Commands
 
@@ -98,6 +104,23 @@ class Host:
         """Run a command as it is printed, with a terminal on which somebody types, and return all that it says."""
         self.ran.append(command)
         return self.do(command, typed, code)
+
+    def shows(self, command: str, what: str) -> str:
+        """Run a command as it is printed until it is well and shows something: at first it may be too early."""
+        self.ran.append(command)
+        last = ""
+
+        def shown() -> bool:
+            nonlocal last
+            last = self.do(f"{command} || echo not well")
+            return what in last and "not well" not in last
+
+        until(shown, f"{command}: {what}", explain=lambda: last + self.last_words())
+        return last
+
+    def last_words(self) -> str:
+        """What the units said last, for a failure."""
+        return "".join(f"\n--- {unit}\n{self.said(unit)[-1500:]}" for unit in self.units)
 
     def do(self, command: str, typed: str = "", code: int = 0) -> str:
         """Do something that is on no page."""
@@ -168,12 +191,14 @@ class Host:
             environment = shlex.join(["env", *shlex.split(said["Environment"])])
             self.units[unit] = self.start(f"{environment} {said['ExecStart']}", unit, said["User"])
 
-    def halt(self, *units: str) -> dict[str, int]:
-        """Stop units, or all of them, as PID 1 would; return their exit codes."""
-        gone = {unit: self.units.pop(unit) for unit in units or tuple(self.units)}
+    def halt(self) -> None:
+        """Stop all units as PID 1 would; each ends in order."""
+        gone, self.units = self.units, {}
         for process in gone.values():
             process.terminate()
-        return {unit: process.wait(timeout=60) for unit, process in gone.items()}
+        for unit, process in gone.items():
+            code = process.wait(timeout=60)
+            assert code == 0, f"{unit} ended with {code}: {self.said(unit)[-3000:]}"
 
     def close(self) -> None:
         """End whatever still runs."""

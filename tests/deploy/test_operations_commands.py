@@ -197,8 +197,7 @@ def start_and_see(hosts: dict[str, Host]) -> None:
         host.boot(*units)
     b = hosts["b"]
     health = printed("silomix health")
-    until(lambda: "SERVING" in b.do(f"{health} || true"), "it serves", explain=lambda: everything(hosts))
-    assert "shuffler-1 at 127.0.0.1:7001: SERVING" in b.run(health)
+    b.shows(health, "shuffler-1 at 127.0.0.1:7001: SERVING")
     assert "No journal files" in b.run(printed("journalctl"))
     for word in ("trained", "submitted"):
         until(lambda w=word: w in b.said("silomix-silo@silo-02"), word, explain=lambda: everything(hosts))  # type: ignore[misc]
@@ -208,11 +207,9 @@ def hold(hosts: dict[str, Host]) -> None:
     """A pause, before the few rounds are over; all is well in it."""
     a, b, _ = hosts.values()
     a.run(printed("silomix pause"))
-    until(lambda: "paused" in a.do(STATUS), "it is paused", explain=lambda: everything(hosts))
-    assert "paused" in a.run(STATUS)
+    a.shows(STATUS, "paused")
     status = printed("silomix status --config /var/lib/silomix/silo-02")
-    until(lambda: "3 silos present" in b.do(status), "all are there", explain=lambda: everything(hosts))
-    assert re.search(r"chain: shuffler-1 \w+ -> shuffler-2 \w+", b.run(status))
+    assert re.search(r"chain: shuffler-1 \w+ -> shuffler-2 \w+", b.shows(status, "3 silos present"))
     assert all(found_by_check(b.run(printed("silomix check"))).values())
 
 
@@ -265,12 +262,12 @@ def change_certificate_and_epoch(hosts: dict[str, Host]) -> None:
     until(lambda: (c.home / "shuffler-2" / pin).is_file(), "the announced certificate is known at C too")
     b.run(printed(f"{rotate} --finish"))
     assert certificate.read_bytes() != before
-    assert certificate.owner() == (b.home / "silo-02").owner()
+    assert certificate.stat().st_uid == (b.home / "silo-02").stat().st_uid != 0
     shutil.copy(b.home / "silo-02" / pin, a.checkout)
     assert "silo-02 is known by certificate number 3" in a.run(printed("silomix rotate --config /var/lib/silomix/aggr"))
 
     a.run(printed("silomix resume"))
-    until(lambda: f" of {ROUNDS_LATER}," in a.do(STATUS), "the next epoch begins", explain=lambda: everything(hosts))
+    a.shows(STATUS, f" of {ROUNDS_LATER},")
 
 
 def upgrade(b: Host) -> int:
@@ -278,10 +275,11 @@ def upgrade(b: Host) -> int:
     log = json.loads(b.do("silomix log --config /var/lib/silomix/shuffler-1 --json"))
     for line in block("systemctl stop 'silomix-*'"):
         if line.startswith("silomix status"):
-            until(lambda: "round " in b.do(f"{line} || true"), "it is back")  # noqa: B023
+            b.shows(line, f" of {ROUNDS_LATER},")
+            continue
         b.run(line)
         if line.startswith("systemctl stop"):
-            assert set(b.halt().values()) == {0}
+            b.halt()
         elif line.startswith("systemctl start"):
             b.boot(*line.split()[2:])
     return len(log["records"])
@@ -293,21 +291,21 @@ def end(hosts: dict[str, Host], before_upgrade: int) -> None:
     seen = b.said("silomix-silo@silo-02").count("submitted")
     until(lambda: b.said("silomix-silo@silo-02").count("submitted") > seen + 1, "rounds go on")
     for host in hosts.values():
-        assert set(host.halt().values()) == {0}
+        host.halt()
         log = json.loads(host.do(f"silomix log --config /var/lib/silomix/{OWNERS[host.name][1]} --json"))
         assert log["problems"] == []
         assert len({record["federation"] for record in log["records"][1:]}) == 2
         assert {record["outcome"] for record in log["records"][1:before_upgrade]} == {"applied"}
     by_hand = b.start(printed("silomix shuffler"), "by-hand")
     health = printed("silomix health")
-    until(lambda: "SERVING" in b.do(f"{health} || true"), "it serves", explain=lambda: b.said("by-hand"))
+    b.shows(health, "SERVING")
     by_hand.terminate()
     assert by_hand.wait(timeout=60) == 0
 
 
 def on_one_machine(a: Host) -> None:
     """The trial and the capture, and what compose.yaml is made of."""
-    assert "holds every key" in a.run(INLINE[1])
+    assert "All private keys are in this one directory" in a.run(INLINE[1])
     aggregator = a.start(printed("silomix aggregator"), "trial")
     until(lambda: (a.checkout / "seen").is_dir(), "it records", explain=lambda: a.said("trial"))
     aggregator.terminate()
@@ -328,5 +326,5 @@ def in_a_token(b: Host) -> None:
 
 
 def everything(hosts: dict[str, Host]) -> str:
-    """What the units last said, for a failure."""
-    return "\n".join(f"--- {unit}\n{host.said(unit)[-1500:]}" for host in hosts.values() for unit in host.units)
+    """What all units said last, for a failure."""
+    return "".join(host.last_words() for host in hosts.values())

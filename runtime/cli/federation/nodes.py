@@ -2,8 +2,11 @@
 
 import argparse
 import asyncio
+import atexit
+import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -211,7 +214,19 @@ def _node(args: argparse.Namespace) -> int:
     node = asyncio.run(_run(config))
     if isinstance(node, AggregatorNode):
         check_end(node, args.config)
+    atexit.register(_leave_work, config.name)
     return 0
+
+
+def _leave_work(name: str) -> None:
+    """Leave a thread that still trains behind, at the end of the process: all that counts is on the disk.
+
+    The interpreter would end the thread inside torch, which takes that for a crash and aborts the process.
+    """
+    if any(thread.name == name and thread.is_alive() for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def check_end(node: "AggregatorNode", where: Path) -> None:
