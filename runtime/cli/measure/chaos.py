@@ -13,14 +13,15 @@ from silomix.runtime.cli.options import Commands, positive
 from silomix.runtime.terminal import console, say_json
 
 EPILOG = """\
-A federation of 4 silos and 2 hops runs on this machine, a process for each node. In every round one of them is killed
-as by a power cut, at a random moment, and started again. In every other round something else befalls a node too:
+A federation of 4 silos and 2 hops runs on this machine, a process for each node. As many of them as there are rounds
+are killed as by a power cut, at random moments, and started again. In between something else befalls a node too:
 
   stop      it is held up for seconds
   cut       its connections break, and a server is not reached for seconds
   full      its disk has no room for seconds (only with the rights of root, which mounting a small disk takes)
   damage    it is killed and a bit of its disk is flipped; a server must then refuse to start until that is put right
-  restore   it is killed and its state put back to an earlier copy (not a hop's: it would rightly not serve any more)
+  restore   it is killed and its state put back to an earlier copy (not a hop's: it would rightly not serve any more;
+            the aggregator's only while a silo has its newest model: nobody else could give that back)
   double    a second process is started with its identity and its state, and must refuse to run
 
 Each silo adds a number to the model that shows how often it was counted. The report has

@@ -238,7 +238,7 @@ def _equations(plan: Plan, transcript: Transcript) -> Iterator[_Equation]:
     for h, passage in enumerate(transcript.passages):
         yield _Equation(EquationKind.EDGE, passage.hop, joined(passage.taken, passage.taken_at), claims)
         added = () if passage.pad is None else (passage.pad,)
-        removed = total(plan, (passage.taken, *added, _negative(plan, passage.sent)))
+        removed = total(plan, (passage.taken, *added, negative(plan, passage.sent)))
         yield _Equation(EquationKind.HOP, passage.hop, removed, {s.silo: s.masks[h] for s in transcript.submissions})
         claims = {passage.hop: joined(passage.sent, passage.sent_at)}
     arrival = transcript.arrival
@@ -320,7 +320,8 @@ def total(plan: Plan, terms: Collection[Scalars]) -> Scalars:
     )
 
 
-def _negative(plan: Plan, scalars: Scalars) -> Scalars:
+def negative(plan: Plan, scalars: Scalars) -> Scalars:
+    """Return 0 less each scalar."""
     return tuple(tuple(-x % p for x in row) for p, row in zip(plan.moduli, scalars, strict=True))
 
 

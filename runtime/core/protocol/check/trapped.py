@@ -18,7 +18,7 @@ from silomix.runtime.core.numbers.fold import Scalars
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.masks import Context, Secret, mask_streams
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
-from silomix.runtime.core.numbers.tamper import joined, total
+from silomix.runtime.core.numbers.tamper import joined, negative, total
 from silomix.runtime.core.numbers.traps import POINT_BYTES, Opening
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.check.forms import scalars_of
@@ -112,10 +112,6 @@ class Traps:
             for stream in streams
         ]
 
-    def negated(self, values: Scalars) -> Scalars:
-        """Return 0 less each value: a pad is added where a mask is removed."""
-        return tuple(tuple(-x % p for x in row) for p, row in zip(self.shape.plan.moduli, values, strict=True))
-
     def openings(self, secret: Secret, context: Context, values: Scalars) -> list[Opening]:
         """Put values together with the blindings that follow from the secret which they are the expansion of."""
         info = context.info()
@@ -155,7 +151,8 @@ class Traps:
 
     def pad_openings(self, pad: Secret, context: Context) -> list[Opening]:
         """Open a hop's commitments to its negated pad: before the pad is shown only the hop can, afterwards anybody."""
-        return self.openings(pad, context, self.negated(self.expanded([(pad, context)])[0]))
+        values = self.expanded([(pad, context)])[0]
+        return self.openings(pad, context, negative(self.shape.plan, values))  # added where masks are removed
 
     # What passes between two nodes: the scalars of a vector, and its residues at the traps
 
