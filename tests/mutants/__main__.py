@@ -31,6 +31,8 @@ WARM = (
 RESULTS = scope.BUILD / "results.jsonl"
 TARGET = 0.95
 """Share of the mutants, harmless ones aside, that tests should notice."""
+LET_PASS = "let pass"
+"""The verdict of a stage that is not the last: the next one has still to be tried."""
 
 
 def main() -> int:
@@ -50,9 +52,14 @@ def main() -> int:
     known = list(harmless.read(harmless.PAGE.read_text()))
     excused = {m for m in everything for h in known if h.is_(m, sources[m.module])}
     results = _results(again=options.again)
-    pending = [m for m in chosen if m.key(sources[m.module]) not in results and m not in excused]
-    if pending:
-        results |= _run(pending, sources, options)
+    let_pass = {key for key, found in results.items() if found.verdict == LET_PASS}
+    stages: list[list[Mutant]] = [[], []]
+    for mutant in (m for m in chosen if m not in excused):
+        key = mutant.key(sources[mutant.module])
+        if key in let_pass or key not in results:
+            stages[key in let_pass].append(mutant)
+    if any(stages):
+        results |= _run(stages, sources, options)
     return _report(chosen, sources, results, excused, options)
 
 
@@ -78,16 +85,16 @@ def _results(again: bool) -> dict[str, Verdict]:
     return {key: v for key, v in found.items() if not again or v.verdict == "killed"}
 
 
-def _run(pending: list[Mutant], sources: dict[str, bytes], options: argparse.Namespace) -> dict[str, Verdict]:
+def _run(stages: list[list[Mutant]], sources: dict[str, bytes], options: argparse.Namespace) -> dict[str, Verdict]:
+    """Try the mutants of each stage; those of a later one are joined by what the earlier let pass."""
     for name in WARM:
         importlib.import_module(name)
     importlib.import_module("silomix.runtime.bench.warm").warm_kernels()
     found: dict[str, Verdict] = {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    stage = 0
-    while pending:  # tests of a later stage are traced only if something has come so far
+    for stage, pending in enumerate(stages):  # tests of a later stage are traced only if something has come so far
         files = {module: scope.stages(module) for module in {m.module for m in pending}}
-        every = {file: None for stages in files.values() for file in stages[stage]}
+        every = {file: None for per_stage in files.values() for file in per_stage[stage]}
         tests = tests_of(every, scope.modules(), _tell)
         for nodeid in (nodeid for nodeid, test in tests.items() if not test.passed):
             _tell(f"left out, since it fails without any mutant: {nodeid}")
@@ -101,13 +108,12 @@ def _run(pending: list[Mutant], sources: dict[str, bytes], options: argparse.Nam
             )
             for m in pending
         )
-        left: list[Mutant] = []
         with RESULTS.open("a") as log:
             for case, verdict in try_all(cases, options.jobs):
                 m, seconds = case.mutant, time.monotonic() - case.began if case.began else 0.0
                 if verdict.verdict == "survived" and stage + 1 < len(files[m.module]):
-                    left.append(m)
-                    continue
+                    stages[stage + 1].append(m)
+                    verdict = Verdict(LET_PASS)
                 key = m.key(case.source)
                 found[key] = verdict
                 entry = {"key": key, "module": m.module, "function": m.function, "line": m.line, "kind": m.kind}
@@ -117,7 +123,6 @@ def _run(pending: list[Mutant], sources: dict[str, bytes], options: argparse.Nam
                     f"{len(found)} done, {len(pending)} in stage {stage + 1}: {verdict.verdict} {m.module}:{m.line} "
                     f"{m.kind} {seconds:.1f} s"
                 )
-        pending, stage = left, stage + 1
     return found
 
 
