@@ -131,6 +131,8 @@ class Hop(Node):
         m = now.manifest
         place = m.chain.index(self.name) + 1
         target = m.chain[place] if place < len(m.chain) else self.scene.federation.aggregator.name
+        if now.out is not None and now.said is now.out:
+            return  # it is being streamed already
         said = now.said = now.out or Relay(m.digest, tuple(now.headers.values()), None, (), ())
 
         def wanted() -> bool:

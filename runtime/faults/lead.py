@@ -37,7 +37,7 @@ from silomix.runtime.faults.streams import (
 from silomix.runtime.faults.world import Killed, Reply
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.net.history import read_transcript, write_transcript
-from silomix.runtime.nodes.aggregator import GIVEN_UP
+from silomix.runtime.nodes.aggregator import GIVEN_UP, NOT_OPENED
 from silomix.runtime.nodes.facts import read_aggregator, write_aggregator
 from silomix.runtime.nodes.lead.rollcall import GONE_S
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
@@ -286,8 +286,9 @@ class Lead(Node):
 
         def take(answer: Any) -> bool:
             if isinstance(answer, PeerFault):
-                self.insist(steps.HopFailed(hop, str(answer), self.now))
-                return False
+                lost = steps.HopLost(hop, m.digest, str(answer), self.now)
+                self.insist(lost if answer.reason in NOT_OPENED else steps.HopFailed(hop, str(answer), self.now))
+                return answer.reason in NOT_OPENED
             self.hears(hop, lambda: steps.OpenedAt(hop, m.digest, self.now))
             if place:
                 self._open_at(m, head, place - 1)

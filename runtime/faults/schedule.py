@@ -127,12 +127,23 @@ class Run:
                 )
 
     def _model_lost(self) -> None:
-        """Allow for an aggregator that lost its disk when hops had stored a record and no silo had the model yet."""
-        core = self.lead.core
-        if LEAD in self.watch.tainted and core.phase is Phase.LOADING:
-            held = [silo.core.log.records[silo.at].model_after for silo in self.silos.values() if silo.core.log.records]
-            if core.log.model not in held:
-                self.watch.stops.add("the aggregator lost a model that no silo had yet")
+        """Allow for an aggregator that lost its disk when a record was stored and its model with too few silos.
+
+        With none, nobody can give the model back. With half of them or less, the others cannot compute it, since the
+        sum is lost, and take it on nobody else's word.
+        """
+        if LEAD not in self.watch.tainted:
+            return
+        core, silos = self.lead.core, self.silos.values()
+        held = [silo.core.log.records[silo.at].model_after for silo in silos if silo.core.log.records]
+        have = held.count(core.log.model)
+        if core.phase is Phase.LOADING and not have:
+            self.watch.stops.add("the aggregator lost a model that no silo had yet")
+        applied = [record for record in core.log.records if record.outcome is RoundOutcome.APPLIED]
+        if applied and 2 * have <= len(silos):
+            kept = self.lead.kept(applied[-1].round, applied[-1].attempts[-1].attempt)
+            if kept is None or not kept.pads:
+                self.watch.stops.add("the aggregator lost a sum that no majority of silos had used yet")
 
     def _late(self) -> bool:
         return self.world.over and self.world.now > self.world.ended_at + PATIENCE_S

@@ -72,6 +72,8 @@ DELTA = 1e-5
 FINISHED = core.Phase.FINISHED
 GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
 """Why a hop will never sign for a release, or show its pad."""
+NOT_OPENED = frozenset({Reason.FENCED, Reason.WRONG_KEYS})
+"""Why a hop will never open an attempt: its keys are gone, since it was waited for too long, or it is closed."""
 DOUBLED_S = 120.0
 """For how long it is told that two processes of a hop were heard: greetings come twice a minute."""
 HAND_OVER_S = 5.0
@@ -653,8 +655,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Open")
             return line.ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
 
-        answer = await self.until_answered(hop, lambda: self._is_now(manifest.round, manifest.attempt), call)
-        if isinstance(answer, services_pb2.OpenResponse):
+        wanted = partial(self._is_now, manifest.round, manifest.attempt)
+        answer = await self.until_answered(hop, wanted, call, NOT_OPENED)
+        if isinstance(answer, PeerFault):
+            await self.insist(core.HopLost(hop, manifest.digest, str(answer), self.clock()))
+        elif answer is not None:
             self._hop(hop, "open")
             if hop == manifest.chain[0]:
                 said = answer.closes_s

@@ -7,6 +7,7 @@ from tests.nodes.federations import assert_model, make, run, until
 
 from silomix.runtime.core.chain import ChainRule
 from silomix.runtime.core.protocol.roundlog import Outcome
+from silomix.runtime.core.protocol.shuffler import Effect, Open, Shuffler
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes import aggregator as module
 from silomix.runtime.nodes.lead import rollcall
@@ -117,3 +118,25 @@ def test_what_a_lost_hop_means_is_said_in_numbers() -> None:
     assert "0 more may be missing" in meaning(ChainRule(5, 4), 1)
     assert "rounds wait" in meaning(ChainRule(5, 4), 2)
     assert "none may be missing" in meaning(ChainRule(3, 3), 1)
+
+
+def test_an_attempt_that_a_hop_will_never_open_is_given_up_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are gone, as they are when another hop was waited for too long: new ones are made."""
+    make(tmp_path / "f", 3, 2, rounds=1, deadline_s=600, release_s=600)
+    opened = Shuffler._open
+
+    def without_keys(self: Shuffler, event: Open) -> list[Effect]:
+        if self.identity.name == LOST and event.manifest.attempt == 1:
+            self.keys.clear()
+        return opened(self, event)
+
+    monkeypatch.setattr(Shuffler, "_open", without_keys)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            done = await running.finished()
+            assert [(one.round, one.attempts, one.cohort) for one in done] == [(1, 2, 3)]
+
+    run(go(), 60)

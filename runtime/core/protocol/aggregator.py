@@ -195,7 +195,7 @@ class HopFailed:
 
 @dataclass(frozen=True)
 class HopLost:
-    """A hop was asked in the middle of an attempt, and does not have it any more: no sum will come."""
+    """A hop does not have an attempt any more, or no longer has its keys: no sum will come."""
 
     hop: str
     manifest: bytes
@@ -712,7 +712,12 @@ TABLE: Table = {
         Tick=does("_tick", Phase.OPENING, *_ON),
     ),
     Phase.OPENING: _row(
-        HeadIn=_LATE, OpenedAt=does("_opened_at", Phase.COLLECTING), HopFailed=_FAILED, HopGone=_GONE, Tick=_TICK
+        HeadIn=_LATE,
+        OpenedAt=does("_opened_at", Phase.COLLECTING),
+        HopFailed=_FAILED,
+        HopLost=_LOST,
+        HopGone=_GONE,
+        Tick=_TICK,
     ),
     Phase.COLLECTING: _row(
         HeadIn=_LATE,
@@ -1151,6 +1156,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []
         if self._passed() - set(chain):
             return self._give_up(now, over=True)
+        if self._until == inf:  # a hop was waited for, however long: opening has its time again
+            self._until = now + self.federation.policy.release_s
         return self._propose(chain)
 
     def _passed(self) -> set[str]:

@@ -9,6 +9,7 @@ from silomix.runtime.core.protocol.aggregator import (
     CohortIn,
     GiveUp,
     HeaderIn,
+    HopGone,
     HopLost,
     Phase,
     Tick,
@@ -73,13 +74,28 @@ def test_with_enough_silos_on_their_way_it_is_the_hop() -> None:
     assert gave_up == GiveUp(1, 1, f"hop-1: {WHY}", abandoned=False)
 
 
-def test_a_hop_that_is_lost_before_the_attempt_is_announced_is_waited_for() -> None:
-    """While keys are made, the aggregator calls the hop itself: there is nothing to give up."""
+def test_a_hop_that_will_never_open_the_attempt_ends_it_at_once() -> None:
+    """Its keys are gone, since another hop was waited for too long: new ones are asked for."""
     node = Node()
     node.start()
     m = node.propose()
-    assert node.feed(HopLost("hop-1", m.digest, WHY, 1.0)) == []
+    effects = node.feed(HopLost("hop-1", m.digest, "the key for silo-1 is not one that this hop made", 1.0))
+    assert isinstance(effects[0], GiveUp)
+    assert not effects[0].abandoned
+    assert [e.attempt for e in effects if isinstance(e, AskKeys)] == [2]
+    assert node.core.phase is Phase.PREPARING
+
+
+def test_an_attempt_whose_keys_were_waited_for_without_end_has_its_time_to_be_opened() -> None:
+    node = Node()
+    node.start()
+    node.feed(node.keys("hop-2"))
+    node.feed(HopGone("hop-1", "it does not answer", 1.0))
+    node.feed(Tick(node.f.policy.release_s))
+    assert node.core.wake_at() is None  # hop-1 is needed, and waited for
+    node.feed(node.keys("hop-1", now=10_000.0))
     assert node.core.phase is Phase.OPENING
+    assert node.core.wake_at() == 10_000.0 + node.f.policy.release_s
 
 
 def test_news_of_another_attempt_or_another_hop_changes_nothing() -> None:
