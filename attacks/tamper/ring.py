@@ -90,12 +90,13 @@ def federation(silos: int = 4, hops: int = 3, **policy: Any) -> Federation:
         return Member(name, identity(name).public, f"{name}:1")
 
     given = {"level": Level.MALICIOUS, "rounds": 1, "attempts": 2, "minimum_cohort": 3, "chunk_parameters": CHUNK}
+    times = {"deadline_s": 60, "release_s": 20}
     return Federation(
         name="drill",
         aggregator=member(AGGREGATOR),
         shufflers=tuple(member(f"shuffler-{i + 1}") for i in range(hops)),
         silos=tuple(member(f"silo-{i + 1}") for i in range(silos)),
-        policy=Policy(**{**given, "deadline_s": 60, "release_s": 20, "precision": 4, **policy}),
+        policy=Policy(**{**given, **times, "precision": 6, **policy}),  # so many digits take two planes
     )
 
 

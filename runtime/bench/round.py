@@ -41,6 +41,8 @@ from silomix.runtime.terminal import console, say_json
 
 START_S = 180
 ROUND_S = 300
+IDLE = 0.02
+"""Processor seconds of all processes in a tenth of a second in which nobody works."""
 
 
 @dataclass
@@ -164,7 +166,7 @@ class Bench:
 
     async def run(self, repeats: int, out: Console) -> dict[str, Any]:
         """Run everything and return the figures."""
-        homes = self.write(repeats + 1)
+        homes = self.write(repeats + 2)  # the last one is prepared like the others, and never begins
         names = [f"silo-{i:0{max(2, len(str(self.silos)))}}" for i in range(1, self.silos + 1)]
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=out
@@ -173,7 +175,7 @@ class Bench:
         times: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
         with bar:
             task = bar.add_task("starting processes", total=(repeats + 1) * len(arms))
-            plain_spec = {"home": str(homes["protected"]), "silos": self.silos, "parameters": self.parameters}
+            plain_spec = {"home": str(next(iter(homes.values()))), "silos": self.silos, "parameters": self.parameters}
             await self.start("plain", "plain", plain_spec)
             first = await self.until(lambda seen: bool(seen), START_S)
             for arm, home in homes.items():
@@ -198,8 +200,9 @@ class Bench:
                     bar.update(task, description=arm)
                     if arm in homes and not lap:
                         await self.until(partial(self._all_ready, arm, lap), START_S)
+                    await self._settled()
                     figures = await self._lap(arm, clients)
-                    if arm in homes and lap < repeats:  # its next round is prepared before another arm is timed
+                    if arm in homes:  # its next round is prepared before another arm is timed
                         await self.until(partial(self._all_ready, arm, lap + 1), START_S)
                     if lap:  # the first lap warms everything up
                         times[arm].append(figures)
@@ -209,6 +212,14 @@ class Bench:
 
     def _all_ready(self, arm: str, lap: int, _: object) -> bool:
         return self.ready.get(arm, 0) >= self.silos * (lap + 1)
+
+    async def _settled(self) -> None:
+        """Wait until the processes have nothing left to do of what came before, or for ten seconds."""
+        for _ in range(100):
+            used = sum(worker.cpu_s() for worker in self.workers)
+            await asyncio.sleep(0.1)
+            if sum(worker.cpu_s() for worker in self.workers) - used <= IDLE:
+                return
 
     async def _lap(self, arm: str, clients: list[Worker]) -> dict[str, float]:
         used = [worker.cpu_s() for worker in self.workers]

@@ -11,7 +11,7 @@ from typing import Any
 
 from silomix.runtime.core.errors import PeerFault, Reason
 
-PROTOCOL = 3
+PROTOCOL = 4
 """It goes up with every change after which two nodes would not understand each other alike. Before 2 none was named."""
 PROTOCOL_NAME = "silomix-protocol"
 """Metadata that names it: of a call, and of the answer."""

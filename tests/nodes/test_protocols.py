@@ -31,16 +31,16 @@ def answering(named: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("word", "found", "do"),
     [
-        ("1", "hop-1 speaks protocol 1, and silo-1 speaks protocol 3", "upgrade hop-1 to a silomix of protocol 3"),
-        ("4", "hop-1 speaks protocol 4, and silo-1 speaks protocol 3", "upgrade silo-1 to a silomix of protocol 4"),
+        ("1", "hop-1 speaks protocol 1, and silo-1 speaks protocol 4", "upgrade hop-1 to a silomix of protocol 4"),
+        ("5", "hop-1 speaks protocol 5, and silo-1 speaks protocol 4", "upgrade silo-1 to a silomix of protocol 5"),
         *(
-            (word, "names no protocol number, as nodes before 2 do", "upgrade hop-1 to a silomix of protocol 3")
+            (word, "names no protocol number, as nodes before 2 do", "upgrade hop-1 to a silomix of protocol 4")
             for word in ("", "0", "1.0", "two", "-3", "9" * 10, "\u0663")
         ),
     ],
 )
 def test_it_is_the_older_one_that_has_to_be_upgraded(word: str, found: str, do: str) -> None:
-    assert PROTOCOL == 3, "these sentences are of protocol 3"
+    assert PROTOCOL == 4, "these sentences are of protocol 4"
     said = difference(word, "hop-1", "silo-1")
     assert said is not None
     assert found in said[0]

@@ -176,6 +176,8 @@ def least_sum(need: int, prime: bool) -> list[int]:
 def least_bits(need: int, prime: bool) -> list[int]:
     """Return the coprime moduli of least total width; then fewest; then most even; then of greatest product.
 
+    One prime is enough, and of other moduli there are at least two.
+
     Of each width only the 48 greatest candidates are tried, which is plenty for plans of two or three moduli.
     """
 
@@ -191,6 +193,8 @@ def least_bits(need: int, prime: bool) -> list[int]:
             yield from ([m, *rest] for m in candidates(widths[0]) if all(gcd(m, k) == 1 for k in rest))
 
     for bits in count(max(2, (need - 1).bit_length())):
+        if prime and bits <= 20 and candidates(bits) and candidates(bits)[0] >= need:
+            return [candidates(bits)[0]]
         for u in (2, 3):
             splits = [ws for ws in combinations_with_replacement(range(20, 0, -1), u) if sum(ws) == bits]
             for widths in sorted(splits, key=lambda ws: (ws[0] - ws[-1], ws)):
@@ -198,8 +202,6 @@ def least_bits(need: int, prime: bool) -> list[int]:
                     found = max(sets(widths), key=prod, default=[])
                     if found and prod(found) >= need:
                         return sorted(found, reverse=True)
-        if prime and bits <= 20 and candidates(bits) and candidates(bits)[0] >= need:
-            return [candidates(bits)[0]]
     raise AssertionError
 
 

@@ -6,7 +6,7 @@ How long these take on a machine is what `silomix bench check` measures.
 from dataclasses import dataclass
 from math import log2
 
-from silomix.runtime.core.numbers.fold import rhos
+from silomix.runtime.core.numbers.fold import below, rhos
 from silomix.runtime.core.numbers.plan import Plan
 from silomix.runtime.core.numbers.tamper import SHARE_BYTES
 from silomix.runtime.core.numbers.traps import POINT_BYTES, detection, proof_bytes
@@ -62,7 +62,7 @@ def check_cost(plan: Plan, hops: int) -> CheckCost:
     signed = DIGEST_BYTES + (SHARE_BYTES + DIGEST_BYTES) + (1 + hops) * STATED_BYTES * sum(found)
     return CheckCost(
         rhos=found,
-        error_bits=tuple(n * log2(p) - 1 for n, p in zip(found, plan.moduli, strict=True)),
+        error_bits=tuple(n * log2(below(p)) - 1 for n, p in zip(found, plan.moduli, strict=True)),
         blinder_bytes=sum(width * ((n + 7) // 8) for n, width in zip(found, plan.widths, strict=True)),
         silo_bytes=signed + 3 * SIGNATURE_BYTES,  # the commitment, the share with its ballot, the scalars
         silo_passes=1 + hops,

@@ -3,13 +3,16 @@
 The coin gives, for every plane of modulus p, rho forms l_1..l_rho on vectors of d parameters and rho blinders. They are
 made in two steps, so that the coin is expanded for a small part of what a pass takes:
 
-    L(u)    = A u                                   for a block u of 1024 parameters; A in F_p^(rho x 1024), one for all
+    L(u)    = A u                                   for a block u of 1024 parameters; A of rho x 1024, one for all
     l(v)    = sum over blocks t of M_t L(v_t), and the blinders v[d:]     M_t in F_p^(rho x rho), another for each block
 
+The M_t are uniform; A is uniform below s = min(p, 2^15), which 16-bit instructions multiply.
+
 **Error.** Let e be an error that was made before the coin. If it is in the blinders alone, l(e) is not zero. Otherwise
-it is in some block t. A is uniform and independent of e, so L(e_t) is zero with probability p^-rho; and if it is not
-zero, then M_t L(e_t) is uniform, whatever the other blocks and the blinders add, so l(e) is zero with probability
-p^-rho. An error therefore passes with probability below 2 p^-rho, and rho is the least number with p^rho >= 2^73.
+it is in some block t. A is independent of e, and of the s values that a coefficient may have, one at most makes its row
+of L(e_t) zero, whatever the rest of the row is; so L(e_t) is zero with probability s^-rho at most. If it is not zero,
+then M_t L(e_t) is uniform, whatever the other blocks and the blinders add, so l(e) is zero with probability p^-rho. An
+error therefore passes with probability 2 s^-rho at most, and rho is the least number with s^rho >= 2^73.
 
 A row of its own for each parameter would halve the error, and cost rho mask expansions of the whole vector at every
 party: about ten times as much as the pass itself.
@@ -34,7 +37,15 @@ from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.numbers.kernels import compiled, load_word, store_word
 from silomix.runtime.core.numbers.masks import Stream, derive
-from silomix.runtime.core.numbers.packing import Bytes, Residues, pack_into, packed_bytes, slice_bytes, spread
+from silomix.runtime.core.numbers.packing import (
+    Bytes,
+    Residues,
+    pack_into,
+    packed_bytes,
+    residue_dtype,
+    slice_bytes,
+    spread,
+)
 from silomix.runtime.core.numbers.plan import Level, Plan
 
 SOUNDNESS_BITS = 72
@@ -42,10 +53,13 @@ SOUNDNESS_BITS = 72
 grind offline: every further try costs the adversary an attempt in which somebody is named."""
 BLOCK = 1024
 """Parameters that share a matrix M_t. A and one block of a vector fit in the first-level cache."""
-LANES = 256
-"""Products that one instruction's worth of vector code adds up: four to a block."""
+COEFFICIENTS = 1 << 15
+"""What the coefficients in A are below: the greatest power of two that is a signed 16-bit number's."""
+LANES = 64
+"""Numbers of 16 bits that are multiplied at a time."""
 NARROW = 12
-"""The widest residues of which LANES products add up within 32 bits."""
+"""The widest residues of which the products of a block add up, in the lanes of a register, within 32 bits. Wider ones
+are folded in two halves of bits."""
 RUN = 4096
 """Blocks after which sums are reduced: each adds less than 2^51 to them."""
 
@@ -55,14 +69,19 @@ Words = npt.NDArray[np.uint64]
 
 
 def rho(p: int) -> int:
-    """Return the least rho with 2 p^-rho <= 2^-72: how many blinders and scalars a plane of modulus p has.
+    """Return the least rho with 2 s^-rho <= 2^-72: how many blinders and scalars a plane of modulus p has.
 
-    9 for the 9-bit primes from 281 on: eight factors below 2^9 stay below 2^72 (503^8 is 2^71.8).
+    5 for every prime above 2^15; 9 for the 9-bit primes from 281 on, since 509^8 is below 2^73.
     """
-    power, least = p, 1
+    power, least, s = 1, 0, below(p)
     while power < 2 << SOUNDNESS_BITS:
-        power, least = power * p, least + 1
+        power, least = power * s, least + 1
     return least
+
+
+def below(p: int) -> int:
+    """Return s, which the coefficients in A are uniform below."""
+    return min(p, COEFFICIENTS)
 
 
 def rhos(plan: Plan) -> tuple[int, ...]:
@@ -91,16 +110,16 @@ class Coefficients:
         self.chunks = -(-d // chunk_parameters)
         self.most = max(self.rhos)
 
-        def stream(domain: str, length: int) -> Stream:
-            return Stream(derive(coin, frame(domain, plan.digest, d, chunk_parameters)), plan.moduli, length)
+        def stream(domain: str, moduli: tuple[int, ...], length: int) -> Stream:
+            return Stream(derive(coin, frame(domain, plan.digest, d, chunk_parameters)), moduli, length)
 
-        across = stream("tamper-block", self.most * BLOCK).chunk(0, self.most * BLOCK)
+        across = stream("tamper-block", tuple(map(below, plan.moduli)), self.most * BLOCK).chunk(0, self.most * BLOCK)
         self.blocks = tuple(
-            np.ascontiguousarray(_words(row, width).reshape(self.most, BLOCK)[:n])
-            for row, width, n in zip(across, plan.widths, self.rhos, strict=True)
+            np.ascontiguousarray(row.astype(np.uint16).reshape(self.most, BLOCK)[:n])
+            for row, n in zip(across, self.rhos, strict=True)
         )
         """For each plane its A, one row per scalar."""
-        self._outer = stream("tamper-outer", -(-min(d, chunk_parameters) // BLOCK) * self.most**2)
+        self._outer = stream("tamper-outer", plan.moduli, -(-min(d, chunk_parameters) // BLOCK) * self.most**2)
         self._latest: tuple[int, tuple[Residues, ...]] = (-1, ())
 
     def length(self, index: int) -> int:
@@ -129,11 +148,6 @@ class Coefficients:
             )
             self._latest = (index, matrices)
         return matrices
-
-
-def _words(row: Residues, width: int) -> Residues:
-    """Hold coefficients in the words that the kernel for their width takes."""
-    return row.astype(np.uint16 if width <= NARROW else np.uint32)
 
 
 class Fold:
@@ -180,7 +194,7 @@ class Fold:
         at = 0
         for p, row, width in zip(a.plan.moduli, residues, a.plan.widths, strict=True):
             size = packed_bytes(expected[1], width)
-            pack_into(_words(row % np.uint32(p), width), width, part[at : at + size])
+            pack_into((row % np.uint32(p)).astype(residue_dtype(width)), width, part[at : at + size])
             at += size
         self.update_packed(chunk_index, part)
 
@@ -238,42 +252,55 @@ class Fold:
         )
 
 
-def _products(context: Any, a: Any, i: Any, v: Any, k: Any) -> Any:
+def _products(context: Any, a: Any, i: Any, v: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide, rows = ir.VectorType(ir.IntType(32), LANES), []
-        for at in (0, 2):
-            array = signature.args[at]
-            kind = ir.VectorType(ir.IntType(array.dtype.bitwidth), LANES)
-            made = target.make_array(array)(target, builder, arguments[at])
-            address = builder.bitcast(builder.gep(made.data, [arguments[at + 1]]), kind.as_pointer())
-            rows.append(builder.sext(builder.load(address, align=array.dtype.bitwidth // 8), wide))
-        kind = ir.FunctionType(ir.IntType(32), [wide])
-        add_up = _declared(builder.module, kind, f"llvm.vector.reduce.add.v{LANES}i32")
-        total = builder.call(add_up, [builder.mul(*rows)])
-        return builder.zext(total, ir.IntType(64))
+        numbers, pairs = ir.VectorType(ir.IntType(16), LANES), ir.VectorType(ir.IntType(32), LANES // 2)
+        wide = ir.VectorType(ir.IntType(32), LANES)
+        rows = [target.make_array(signature.args[at])(target, builder, arguments[at]).data for at in (0, 2)]
+        starts = [arguments[1], ir.Constant(arguments[1].type, 0)]
+        total, none = ir.Constant(pairs, [0] * (LANES // 2)), ir.Constant(wide, ir.Undefined)
+        for k in range(0, BLOCK, LANES):
+            loaded = []
+            for row, start in zip(rows, starts, strict=True):
+                at = builder.gep(row, [builder.add(start, ir.Constant(start.type, k))])
+                loaded.append(builder.sext(builder.load(builder.bitcast(at, numbers.as_pointer()), align=2), wide))
+            product = builder.mul(*loaded)
+            halves = []
+            for first in (0, 1):  # products of neighbours are added up: the processor has an instruction for it
+                every_other = ir.Constant(ir.VectorType(ir.IntType(32), LANES // 2), [*range(first, LANES, 2)])
+                halves.append(builder.shuffle_vector(product, none, every_other))
+            total = builder.add(total, builder.add(*halves))
+        sums = builder.zext(total, ir.VectorType(ir.IntType(64), LANES // 2))
+        kind = ir.FunctionType(ir.IntType(64), [sums.type])
+        return builder.call(_declared(builder.module, kind, f"llvm.vector.reduce.add.v{LANES // 2}i64"), [sums])
 
-    return types.uint64(a, types.intp, v, types.intp), generate
+    return types.uint64(a, types.intp, v), generate
 
 
 _declared: Callable[..., Any] = cast("Any", cgutils.get_or_insert_function)
-_dot_lanes: Callable[[Any, int, Any, int], np.uint64] = cast("Any", intrinsic(_products))
-"""Inside a kernel: add up the products of LANES 16-bit numbers below 2^NARROW, at offsets into two arrays. Plain loops
-become instructions for half as many."""
+_dot: Callable[[Any, int, Any], np.uint64] = cast("Any", intrinsic(_products))
+"""Inside a kernel: add up the products of BLOCK 16-bit numbers, below 2^15 in one array from an offset on, below 2^12
+in the other. Plain loops become several times as many instructions."""
 
 
 @compiled
-def _fold_block(block: Residues, a: Residues, matrix: Residues, sums: Words, p: np.uint64) -> None:
+def _fold_block(block: Residues, a: Residues, matrix: Residues, sums: Words) -> None:
     """Add M_t A u to the sums. They grow by less than 2^51, so the caller reduces them often enough."""
     n = len(sums)
     for i in range(n):
-        value = np.uint64(0)
-        if a.itemsize == 2:  # known to the compiler, which drops the other branch
-            for start in range(0, BLOCK, LANES):
-                value += _dot_lanes(a, i * BLOCK + start, block, start)
-        else:
-            for k in range(BLOCK):
-                value += np.uint64(a[i, k]) * np.uint64(block[k])
-            value %= p
+        value = _dot(a, i * BLOCK, block)
+        for j in range(n):
+            sums[j] += value * np.uint64(matrix[i, j])
+
+
+@compiled
+def _fold_halves(
+    low: Residues, high: Residues, shift: int, a: Residues, matrix: Residues, sums: Words, p: np.uint64
+) -> None:
+    """Add M_t A u to the sums, for u = low + 2^shift high."""
+    n = len(sums)
+    for i in range(n):
+        value = (_dot(a, i * BLOCK, low) + (_dot(a, i * BLOCK, high) << np.uint64(shift))) % p
         for j in range(n):
             sums[j] += value * np.uint64(matrix[i, j])
 
@@ -287,7 +314,8 @@ def _fold_plane(
     A block's bits are first put one slice behind the other. Where they stand in a long chunk, the slices lie at
     distances at which a cache has room for eight of them only.
     """
-    block, bits, p = np.zeros(BLOCK, a.dtype), np.zeros(width * (BLOCK // 8), np.uint8), np.uint64(modulus)
+    block, bits, p = np.zeros(BLOCK, np.uint16), np.zeros(width * (BLOCK // 8), np.uint8), np.uint64(modulus)
+    high, half = np.zeros(BLOCK, np.uint16), (width + 1) // 2
     for t in range(len(matrices)):
         n = min(BLOCK, length - BLOCK * t)
         for b in range(width):
@@ -301,8 +329,13 @@ def _fold_plane(
                 bits[to : to + full] = plane[source : source + full]
                 if n & 7:  # what stands behind the parameters are blinders
                     bits[to + full] = plane[source + full] & ((1 << (n & 7)) - 1)
-        spread(bits, width, block)
-        _fold_block(block, a, matrices[t], sums, p)
+        if width <= NARROW:
+            spread(bits, width, block)
+            _fold_block(block, a, matrices[t], sums)
+        else:
+            spread(bits, half, block)
+            spread(bits[half * (BLOCK // 8) :], width - half, high)
+            _fold_halves(block, high, half, a, matrices[t], sums, p)
         if t % RUN == RUN - 1 or t == len(matrices) - 1:
             for j in range(len(sums)):
                 sums[j] %= p

@@ -241,10 +241,13 @@ def least_bits(need: int, *, prime: bool = False) -> tuple[int, ...]:
     """Return the coprime moduli of least total width whose product reaches `need`, greatest first.
 
     Of equal widths the fewest moduli win, then the most even widths, then the greatest product. There are at least
-    two, as the residue number system has it, unless one prime alone is narrower (the tamper check costs less there).
+    two, as the residue number system has it. Of primes, one is enough if it is wide enough: few draws in 2^w are then
+    beyond it, and the tamper check takes fewer forms.
     """
     widest = (MAX_MODULUS - 1).bit_length()
     for bits in count(max(2, (need - 1).bit_length())):
+        if prime and bits <= widest and (alone := _greatest((bits,), need, prime=True)):
+            return alone
         least_count = max(2, -(-bits // widest))
         for u in count(least_count):
             if _ceiling(bits, u) < need:
@@ -252,8 +255,6 @@ def least_bits(need: int, *, prime: bool = False) -> tuple[int, ...]:
             for widths in _splits(bits, u, widest):
                 if moduli := _greatest(widths, need, prime=prime):
                     return moduli
-        if prime and bits <= widest and (alone := _greatest((bits,), need, prime=True)):
-            return alone
     raise AssertionError("unreachable: the widths grow until the range holds")
 
 

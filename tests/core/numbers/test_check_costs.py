@@ -1,7 +1,6 @@
 """What `silomix plan` says of the check and the traps is what they take."""
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -78,5 +77,6 @@ def test_the_check_is_as_sound_and_as_small_as_claimed(chosen: Plan) -> None:
 
 
 def test_blinders_are_as_long_as_their_planes() -> None:
-    sizes: Sequence[int] = [width * 2 for width in CHOSEN.widths]  # nine residues take two bytes of each slice
-    assert check_cost(CHOSEN, 3).blinder_bytes == sum(sizes) == 36
+    assert check_cost(CHOSEN, 3).blinder_bytes == sum(CHOSEN.widths) == 18  # five residues take a byte of each slice
+    wide = plan(100, 4, level=Level.MALICIOUS)
+    assert check_cost(wide, 3).blinder_bytes == sum(wide.widths) == 21  # seven and eight of them, too

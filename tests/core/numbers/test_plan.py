@@ -182,10 +182,8 @@ def choice(moduli: tuple[int, ...]) -> tuple[object, ...]:
 def brute_force_counts(need: int, *, prime: bool) -> tuple[int, ...]:
     for sets in coprime_sets_by_width(prime=prime):
         enough = [s for s in sets if prod(s) >= need]
-        if several := [s for s in enough if len(s) >= 2]:
-            return min(several, key=choice)
-        if prime and enough:
-            return min(enough, key=choice)
+        if allowed := [s for s in enough if prime or len(s) >= 2]:
+            return min(allowed, key=choice)
     raise AssertionError("make LARGEST_WIDTH greater")
 
 
@@ -249,7 +247,7 @@ def test_counts_are_never_wider_than_the_sets_of_other_searches(need: int, prime
         (Encoding.FIRST_PRIMES, Level.SEMI_HONEST, (2, 3, 5, 7, 11, 13, 17), 58),
         (Encoding.COUNTS, Level.SEMI_HONEST, (512, 511), 18),
         (Encoding.COUNTS, Level.TRUSTED, (512, 511), 18),
-        (Encoding.COUNTS, Level.MALICIOUS, (509, 503), 18),
+        (Encoding.COUNTS, Level.MALICIOUS, (262139,), 18),
         (Encoding.FIRST_PRIMES, Level.MALICIOUS, (2, 3, 5, 7, 11, 13, 17), 58),
     ],
 )
@@ -296,10 +294,12 @@ def test_a_product_of_exactly_2nv_is_one_short() -> None:
     assert plan(64, 1, quantiser=Quantiser.INT8).moduli == (255, 64)
 
 
-def test_one_prime_alone_where_it_is_narrower() -> None:
-    """Section 3, level malicious: between the greatest product of two primes and that of one of the same width."""
-    assert least_bits(4093 * 2, prime=True) == (4093, 2)
-    assert least_bits(4093 * 2 + 1, prime=True) == (8191,)  # no two primes of 13 bits in all multiply to more
+def test_one_prime_alone_where_it_is_wide_enough() -> None:
+    """Section 2, level malicious: two primes of so many bits in all would have to be drawn again far more often."""
+    assert least_bits(4093 * 2, prime=True) == (8191,)
+    assert least_bits(8191, prime=True) == (8191,)
+    assert least_bits(1048573, prime=True) == (1048573,)
+    assert least_bits(1048575, prime=True) == (2039, 1021)  # no wider modulus is used
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial, reduce
-from itertools import combinations, count, product
+from itertools import combinations, count, product, takewhile
 from typing import Any
 
 import numpy as np
@@ -50,18 +50,25 @@ def fields(*moduli: int, level: Level = Level.MALICIOUS) -> Plan:
 
 
 def test_rho_is_the_least_that_lets_an_error_pass_once_in_2_to_the_72() -> None:
-    for p in primes():
-        if p > 2000:
-            break
-        assert 2 * Fraction(1, p) ** tamper.rho(p) <= Fraction(1, 2**72) < 2 * Fraction(1, p) ** (tamper.rho(p) - 1)
+    for p in (*takewhile(lambda p: p < 2000, primes()), 16381, 32749, 32771, 262139, 1048573):
+        passes = Fraction(1, min(p, 2**15))  # a row of A, for one error at most of that many
+        assert 2 * passes ** tamper.rho(p) <= Fraction(1, 2**72) < 2 * passes ** (tamper.rho(p) - 1)
     assert tamper.rho(2) == 73
-    assert tamper.rho(1048573) == 4
+    assert tamper.rho(1048573) == 5
 
 
 def test_nine_bit_primes_need_nine_scalars_not_eight() -> None:
     assert 503**8 < 509**8 < 2**73 < 281**9
     assert {tamper.rho(p) for p in range(281, 512)} == {9}
-    assert tamper.rhos(plan(10, 4, level=Level.MALICIOUS)) == (9, 9)
+    assert tamper.rhos(plan(10, 4, level=Level.MALICIOUS)) == (5,)
+
+
+@pytest.mark.parametrize("p", [13, 32749, 32771, 262139])
+def test_no_error_is_met_by_more_rows_than_one_in_so_many(p: int) -> None:
+    """Whatever an error adds elsewhere, one value at most of the coefficient before it makes a row zero."""
+    s = fold_module.below(p)
+    for error in (1, 2, p // 2, p - 1):
+        assert len({a * error % p for a in range(s)}) == s
 
 
 def test_a_plan_without_fields_is_refused() -> None:
@@ -86,7 +93,7 @@ def test_blinders_fill_every_plane() -> None:
     chosen = fields(17, 503, 1048573)
     stream = count()
     drawn = tamper.blinders(chosen, lambda n: (next(stream) * 40503).to_bytes(8, "little")[:n])
-    assert tuple(map(len, drawn)) == tamper.rhos(chosen) == (18, 9, 4)
+    assert tuple(map(len, drawn)) == tamper.rhos(chosen) == (18, 9, 5)
     assert all(0 <= b < p for p, row in zip(chosen.moduli, drawn, strict=True) for b in row)
 
 
@@ -330,13 +337,14 @@ def test_the_greatest_residues_do_not_overflow(chosen: Plan) -> None:
     d, size = 3 * BLOCK + 5, 2 * BLOCK
     fold = Fold(bytes(32), chosen, d, size)
     a = fold._coefficients
-    a.blocks = tuple(np.full_like(block, p - 1) for p, block in zip(chosen.moduli, a.blocks, strict=True))
+    tops = [fold_module.below(p) - 1 for p in chosen.moduli]
+    a.blocks = tuple(np.full_like(block, top) for top, block in zip(tops, a.blocks, strict=True))
     for index, start in enumerate(range(0, d, size)):
         a._latest = (index, tuple(np.full_like(m, p - 1) for p, m in zip(chosen.moduli, a.chunk(index), strict=True)))
         n = min(size, d - start)
         fold.update(index, np.array([np.full(n, p - 1) for p in chosen.moduli], np.uint32))
     zero = tuple((0,) * n for n in a.rhos)
-    assert fold.finish(zero) == tuple((-d * n % p,) * n for p, n in zip(chosen.moduli, a.rhos, strict=True))
+    assert fold.finish(zero) == tuple((d * n * t % p,) * n for p, n, t in zip(chosen.moduli, a.rhos, tops, strict=True))
 
 
 def test_a_mask_folds_without_being_held() -> None:
@@ -386,14 +394,16 @@ def test_coefficients_are_expanded_as_masks_are() -> None:
     chosen, coin, d, size = fields(503, 1048573), bytes(range(32)), 2 * BLOCK + 700, BLOCK + 1
     held = Coefficients(coin, chosen, d, size)
 
-    def drawn(domain: str, index: int, length: int) -> list[Ints]:
+    def drawn(domain: str, moduli: list[int], index: int, length: int) -> list[Ints]:
         info = reference.frame(domain, chosen.digest, d, size)
-        return [np.array(row) for row in reference.mask(coin, info, list(chosen.moduli), index, length)]
+        return [np.array(row) for row in reference.mask(coin, info, moduli, index, length)]
 
-    for plane, (n, row) in enumerate(zip((9, 4), drawn("tamper-block", 0, 9 * BLOCK), strict=True)):
+    for plane, (n, row) in enumerate(zip((9, 5), drawn("tamper-block", [503, 2**15], 0, 9 * BLOCK), strict=True)):
         assert held.blocks[plane].tolist() == row.reshape(9, BLOCK)[:n].tolist()
     for index, blocks in enumerate((2, 2, 1)):
-        for plane, (n, row) in enumerate(zip((9, 4), drawn("tamper-outer", index, 81 * blocks), strict=True)):
+        for plane, (n, row) in enumerate(
+            zip((9, 5), drawn("tamper-outer", [503, 1048573], index, 81 * blocks), strict=True)
+        ):
             assert held.chunk(index)[plane].tolist() == row.reshape(blocks, 9, 9)[:, :n, :n].tolist()
 
 
