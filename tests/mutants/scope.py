@@ -16,13 +16,14 @@ MODULES = (
 ASIDE = ("runtime/net/edges.py", "runtime/nodes/memory.py", "runtime/store/modelfile.py")
 """No checks of the protocol."""
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "runtime/config/": (("tests/config",), ("tests/nodes",)),
+    "runtime/config/": (("tests/config",), ("tests/net", "tests/owners", "tests/nodes")),
+    "runtime/core/protocol/check/": (("tests/core/protocol", "tests/attacks/tamper"), ("tests/nodes",)),
     "runtime/core/": (
         ("tests/core/test_chain.py", "tests/core/protocol", "tests/vectors", "tests/net"),
-        ("tests/nodes", "tests/config", "tests/attacks/tamper"),
+        ("tests/attacks/tamper", "tests/faults", "tests/owners", "tests/config", "tests/nodes"),
     ),
-    "runtime/net/": (("tests/net",), ("tests/nodes",)),
-    "runtime/nodes/": (("tests/nodes",), ("tests/attacks/tamper",)),
+    "runtime/net/": (("tests/net",), ("tests/attacks/tamper", "tests/owners", "tests/nodes")),
+    "runtime/nodes/": (("tests/nodes",), ("tests/owners", "tests/faults", "tests/attacks")),
     "runtime/store/": (("tests/store",), ("tests/nodes",)),
 }
 """Tests by the modules that they are for: those of a later stage see only what the earlier ones let pass."""
