@@ -76,7 +76,7 @@ proto: $(STAMP)           ## write the generated code beside the .proto files
 	$(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto proto/silomix/v1/services.proto
 
 # The images are built of these alone, each file held by its hash. Not torch: its build depends on the index.
-COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 -c constraints.txt --extra traces --generate-hashes \
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 -c constraints.txt --extra traces --extra traps --generate-hashes \
           --no-header --no-annotate pyproject.toml deploy/pins/build.in
 pins: $(STAMP)            ## write deploy/pins anew, after a change to the dependencies
 	$(BIN)/pip install --quiet --disable-pip-version-check uv

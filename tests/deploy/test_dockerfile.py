@@ -134,7 +134,7 @@ def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
             "build-train",
             [
                 "pip install --no-deps --require-hashes -r deploy/pins/train.txt",
-                "pip install --no-build-isolation -c constraints.txt '.[train,traces]'",
+                "pip install --no-build-isolation -c constraints.txt '.[train,traces,traps]'",
             ],
         ),
     ],
@@ -171,7 +171,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.match(r"[A-Za-z0-9._-]+", name)[0]).lower()  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("image", "extras"), [("slim", ["traces"]), ("train", ["traces", "train"])])
+@pytest.mark.parametrize(("image", "extras"), [("slim", ["traces", "traps"]), ("train", ["traces", "train", "traps"])])
 def test_an_image_is_made_of_what_was_tested_and_nothing_else(image: str, extras: list[str]) -> None:
     """Every dependency but torch has its hashes, and the version of the constraints; `make pins` writes them."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
