@@ -112,6 +112,8 @@ class Chaos:
         )
         self.directory, self.told = directory, told
         self.report = Report(seed, rounds)
+        self._models = directory / "models-of-disks-put-back"
+        """Models that went with a disk, to judge by."""
         self.wires = {one.name: Wire(one.address) for one in (*federation.shufflers, federation.aggregator)}
         self.disks: dict[str, SmallDisk] = {}
         self._nodes = (federation.aggregator.name, federation.chain[0], federation.chain[-1], *federation.silo_names)
@@ -321,6 +323,8 @@ class Chaos:
         fresh = copy.with_suffix(".new")
         shutil.copytree(state, fresh)
         if copy.exists():
+            if (models := Home(self.directory / name).state.models).exists():
+                shutil.copytree(models, self._models, dirs_exist_ok=True)
             for path in state.iterdir():  # what is below: the directory may be a disk of its own
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             shutil.copytree(copy, state, dirs_exist_ok=True)
@@ -355,7 +359,8 @@ class Chaos:
 
     def _values(self, digest: bytes, home: Home) -> list[float] | None:
         """A model, if it is still kept."""
-        for path in (home.state.model(digest), home.initial_model):
+        made = home.state.model(digest)
+        for path in (made, self._models / made.name, home.initial_model):
             if path.exists():
                 schema, tensors = read_model(path.read_bytes())
                 if model_digest(schema, tensors) == digest:
