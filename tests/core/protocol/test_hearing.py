@@ -1,11 +1,25 @@
 """Protocol section 6: an aggregator signs nothing before hops have shown it what they know."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from tests.core.protocol.federations import AGGREGATOR, counted, federation, identity, past, recorded
+from tests.core.protocol.federations import (
+    AGGREGATOR,
+    MODEL,
+    OTHER_MODEL,
+    bond,
+    counted,
+    federation,
+    flipped,
+    identity,
+    past,
+    recorded,
+)
 from tests.core.protocol.nets import Net
 from tests.core.protocol.test_aggregator import Node
+from tests.core.protocol.test_epochs import AFTER, IN_E2, LOG, SWITCH
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.protocol import shuffler
@@ -20,10 +34,25 @@ from silomix.runtime.core.protocol.aggregator import (
     Recorded,
     Tick,
 )
-from silomix.runtime.core.protocol.hearing import HEAR_S, life_after
+from silomix.runtime.core.protocol.hearing import (
+    HEAR_S,
+    MOST_AHEAD,
+    Life,
+    Lives,
+    Shown,
+    Standing,
+    Told,
+    check_shown,
+    counts,
+    holds,
+    life_after,
+    missing_records,
+    until_change,
+)
 from silomix.runtime.core.protocol.machine import IGNORES, Remember
-from silomix.runtime.core.protocol.roundlog import Outcome, RoundLog, check_countersigned
+from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, Record, RoundLog, check_countersigned
 
+F = federation()
 FOUR = federation(4, 4, minimum_hops=3)
 
 
@@ -206,6 +235,184 @@ def test_a_hop_that_comes_late_with_more_than_was_heard_stops_it() -> None:
     with pytest.raises(LocalFault) as caught:
         node.feed(HeadIn("hop-4", node.shown(ahead), 0.0))
     assert "start this aggregator again" in str(caught.value)
+
+
+# What is shown, piece by piece
+
+
+def shown(*records: Record, **changes: Any) -> Shown:
+    """What a hop shows that has these records and no news."""
+    start = records[0].round if records else 0
+    known: dict[str, Any] = {"life": b"", "attempt": 0, "last_released": 0, "told": (), "total": start + len(records)}
+    return Shown(start=start, records=records, **{**known, **changes})
+
+
+def refused(check: Callable[[], object]) -> Reason:
+    with pytest.raises(PeerFault) as caught:
+        check()
+    return caught.value.reason
+
+
+ROUNDS = F.policy.rounds
+EVERY = past(F, ROUNDS).records
+"""As many records as there can be: that of the first model, and one for each round."""
+
+
+@pytest.mark.parametrize(
+    "most",
+    [
+        shown(life=life_after(6 + MOST_AHEAD, bytes)),
+        shown(attempt=MOST_ATTEMPTS),
+        shown(last_released=ROUNDS + 1),
+        shown(*EVERY),
+    ],
+    ids=["starts", "attempts", "last released", "records"],
+)
+def test_as_much_as_there_can_be_is_believed(most: Shown) -> None:
+    check_shown(most, RoundLog(F), 7)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        shown(life=life_after(7 + MOST_AHEAD, bytes)),
+        shown(attempt=MOST_ATTEMPTS + 1),
+        shown(last_released=ROUNDS + 2),
+        shown(*EVERY, recorded(past(F, ROUNDS))),
+    ],
+    ids=["starts", "attempts", "last released", "records"],
+)
+def test_more_than_there_can_be_is_not_believed(more: Shown) -> None:
+    assert refused(lambda: check_shown(more, RoundLog(F), 7)) is Reason.MALFORMED
+
+
+@pytest.mark.parametrize(("said", "kept"), [(0, 0), (1, 1), (2, 1)])
+def test_what_comes_after_the_end_of_an_epoch_is_left_for_later(said: int, kept: int) -> None:
+    """A hop that has released less than it has stored has not released more for that."""
+    assert SWITCH.round == 1
+    found = until_change(shown(*LOG.records, SWITCH, IN_E2, last_released=said), LOG)
+    assert found == shown(*LOG.records, SWITCH, last_released=kept, total=3)
+
+
+def test_in_the_newest_epoch_nothing_is_left_for_later() -> None:
+    everything = shown(*LOG.records, SWITCH, IN_E2, last_released=2)
+    assert until_change(everything, AFTER) == everything
+
+
+PROOF = bond(F.silo_names)
+TOLD = Told(1, 1, MODEL, PROOF)
+
+
+def test_a_hops_word_for_a_release_holds_with_its_proof() -> None:
+    for attempt in (1, MOST_ATTEMPTS):
+        assert holds(replace(TOLD, attempt=attempt), F)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attempt": 0},
+        {"attempt": MOST_ATTEMPTS + 1},
+        {"model": OTHER_MODEL},
+        {"bond": replace(PROOF, participants=PROOF.participants[:3])},
+        {"bond": replace(PROOF, signatures=(*PROOF.signatures[:-1], flipped(PROOF.signatures[-1])))},
+        {"bond": bond(F.silo_names, chain=("hop-1",))},  # all of these signed, and they are no chain
+        {"bond": bond(F.silo_names, chain=("hop-2", "hop-1"))},
+    ],
+    ids=["attempt 0", "too many", "another model", "a silo less", "forged", "one hop", "another order"],
+)
+def test_a_hops_word_for_a_release_is_nothing_without(changes: dict[str, Any]) -> None:
+    assert not holds(replace(TOLD, **changes), F)
+
+
+def test_a_record_of_ones_own_that_does_not_count_gives_way_to_no_other() -> None:
+    """Hops hold on to another one, which counts: this aggregator has signed both."""
+    log = past(F)
+    own = replace(recorded(log), countersignatures=())
+    other = counted(recorded(log, previous=bytes(32)), F)
+    here = RoundLog(F, [*log.records, own])
+    with pytest.raises(LocalFault) as caught:
+        missing_records(here, {"hop-1": shown(other)})
+    assert caught.value.reason is Reason.FORKED
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"previous": bytes(32)}, Reason.WRONG_HEAD),
+        ({"model_before": OTHER_MODEL, "model_after": OTHER_MODEL}, Reason.WRONG_MODEL),
+    ],
+)
+def test_records_that_do_not_go_on_from_what_is_here_stop_it(changes: dict[str, Any], reason: Reason) -> None:
+    log = past(F, 1)
+    with pytest.raises(LocalFault) as caught:
+        missing_records(log, {"hop-1": shown(counted(recorded(log, **changes), F))})
+    assert caught.value.reason is reason
+    assert "does not go on from what is here" in str(caught.value)
+    assert caught.value.details["round"] == 2
+
+
+def test_a_forged_countersignature_does_not_stand_in_the_way_of_a_true_one() -> None:
+    log = past(F)
+    record = counted(recorded(log), F)
+    first, second = record.countersignatures
+    forged = replace(record, countersignatures=(first, (second[0], flipped(second[1]))))
+    whole = replace(record, countersignatures=(second,))
+    (found,) = missing_records(log, {"hop-1": shown(forged), "hop-2": shown(whole)})
+    assert found.countersignatures == record.countersignatures
+    assert counts(found, log)
+    (alone,) = missing_records(log, {"hop-1": shown(forged)})
+    assert alone.countersignatures == (first,)
+
+
+# Processes of a hop
+
+
+def process(hop: str, number: int, signer: str = "") -> Life:
+    return Life(hop, life_after(number - 1, bytes)).signed(identity(signer or hop), F)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        process("hop-1", 2, signer="hop-2"),
+        replace(process("hop-1", 2), life=life_after(2, bytes)),
+        replace(process("hop-1", 2), hop="hop-2"),
+        Life("hop-1", life_after(1, bytes)),
+    ],
+    ids=["another signed", "another number", "another hop", "nobody signed"],
+)
+def test_nobody_but_the_hop_tells_of_its_processes(forged: Life) -> None:
+    assert refused(lambda: forged.check(F)) is Reason.BAD_SIGNATURE
+    for own in (None, process("hop-1", 1), process("hop-2", 1)):
+        lives = Lives(F, own)
+        assert refused(lambda lives=lives: lives.take(forged)) is Reason.BAD_SIGNATURE  # type: ignore[misc]
+        assert lives.known == (() if own is None else (own,))
+
+
+@pytest.mark.parametrize("own", [None, process("hop-2", 9)], ids=["an aggregator", "another hop"])
+def test_the_newest_process_of_each_hop_is_known(own: Life | None) -> None:
+    lives = Lives(F, own)
+    mine = () if own is None else (own,)
+    first, second, third = (process("hop-1", number) for number in (1, 2, 3))
+    assert lives.take(second) is Standing.NEW
+    assert lives.take(second) is Standing.KNOWN
+    assert lives.take(first) is Standing.OLD
+    assert lives.known == (*mine, second)
+    assert lives.take(third) is Standing.NEW
+    assert lives.known == (*mine, third)
+
+
+def test_a_hop_ends_when_it_is_shown_a_later_process_of_its_own() -> None:
+    own = process("hop-1", 2)
+    lives = Lives(F, own)
+    assert lives.take(own) is Standing.KNOWN
+    assert lives.take(process("hop-1", 1)) is Standing.OLD
+    with pytest.raises(LocalFault) as caught:
+        lives.take(process("hop-1", 3))
+    assert caught.value.reason is Reason.SUPERSEDED
+    assert "number 3; this is number 2" in str(caught.value)
+    assert lives.known == (own,)
 
 
 # Lives

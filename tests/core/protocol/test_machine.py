@@ -184,6 +184,19 @@ def test_a_machine_does_what_its_table_says() -> None:
     assert str(door.state) == "locked"
 
 
+def test_what_a_table_refuses_is_refused_before_it_is_read() -> None:
+    door = Doorkeeper()
+    for kind in (Push, Turn, Knock):
+        door.allows(kind)
+    door.step(Push())
+    door.step(Turn())
+    with pytest.raises(PeerFault) as caught:
+        door.allows(Push)
+    assert caught.value.reason is Reason.COHORT_CLOSED
+    door.allows(Knock)
+    assert door.known == []
+
+
 def test_a_machine_that_leaves_its_table_stops() -> None:
     """A method that leads where its row does not say: were it let go on, the table would no longer be what happens."""
     door = Doorkeeper()

@@ -96,6 +96,14 @@ BAD: dict[str, tuple[Record, Reason]] = {
     "applied without an attempt": (changed(attempts=()), Reason.MALFORMED),
     "applied without a release": (changed(attempts=(attempted(M),)), Reason.MALFORMED),
     "applied without a root": (changed(root=b""), Reason.MALFORMED),
+    "abandoned with another model, and an epoch begins": (
+        changed(recorded(FIRST), model_after=OTHER_MODEL, next=bytes(32)),
+        Reason.WRONG_EPOCH,
+    ),
+    "applied to no effect, and an epoch begins": (
+        changed(model_after=GOOD.model_before, next=bytes(32)),
+        Reason.WRONG_EPOCH,
+    ),
     "a signature is missing": (
         changed(attempts=(replace(TOLD, signatures=TOLD.signatures[:-1]),)),
         Reason.BAD_SIGNATURE,
@@ -120,6 +128,19 @@ BAD: dict[str, tuple[Record, Reason]] = {
 def test_a_record_that_cannot_be_is_refused(case: str) -> None:
     record, reason = BAD[case]
     assert refused(lambda: check_record(record, F)) is reason
+
+
+def test_an_epoch_may_begin_after_a_round_that_changed_the_model() -> None:
+    check_record(changed(next=bytes(32)), F)
+
+
+def test_a_refusal_shows_digests_as_people_compare_them() -> None:
+    with pytest.raises(PeerFault) as caught:
+        check_record(changed(federation=bytes(32)), F)
+    assert f"federation: {'0' * 16} instead of {F.digest.hex()[:16]}" in str(caught.value)
+    with pytest.raises(PeerFault) as caught:
+        FIRST.check_next(changed(round=2))
+    assert "round of the next record: 2 instead of 1" in str(caught.value)
 
 
 def test_no_field_can_change_without_the_digest() -> None:
@@ -241,6 +262,7 @@ def test_what_a_log_knows_follows_from_its_records() -> None:
     three = extended(FIRST, GOOD)
     four = extended(three, counted(recorded(three), F))
     assert (four.round, four.applied, four.model, four.cohort) == (3, 1, GOOD.model_after, SILOS)
+    assert (log.before, FIRST.before, three.before, four.before) == (b"", b"", MODEL, MODEL)
     four.check_link(manifest(F, 3, log=four))
     for changes, reason in (
         ({"head": three.head}, Reason.WRONG_HEAD),
@@ -253,6 +275,17 @@ def test_what_a_log_knows_follows_from_its_records() -> None:
     for round_ in (2, 4):
         m = manifest(F, round_, log=four)
         assert refused(lambda m=m: four.check_link(m)) is Reason.WRONG_HEAD  # type: ignore[misc]
+
+
+def test_a_model_is_bound_to_those_that_all_have_signed_for() -> None:
+    """An attempt that nobody signed for binds it to nobody, whatever the record says of that attempt."""
+    given_up = replace(attempted(M), silos=SILOS[:3])
+    told = replace(TOLD, attempt=2)
+    free = RoundLog(F, [*FIRST.records, changed(recorded(FIRST), attempts=(given_up,))])
+    assert (free.released(MODEL), free.bound) == ((), ())
+    bound = RoundLog(F, [*FIRST.records, changed(recorded(FIRST), attempts=(given_up, told))])
+    assert (bound.released(MODEL), bound.bound) == (SILOS, SILOS)
+    assert bound.released(OTHER_MODEL) == ()
 
 
 # A hop

@@ -32,7 +32,14 @@ from silomix.runtime.core.policy import AUTO, UpdateKind
 from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
-from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest, check_step
+from silomix.runtime.core.protocol.rules import (
+    baseline,
+    check_cohort,
+    check_header,
+    check_manifest,
+    check_step,
+    layout,
+)
 
 F = federation()
 FENCE = fence(F, "hop-2", 1, 1)
@@ -298,6 +305,30 @@ def test_trusted_federations_have_no_keys_and_no_seeds() -> None:
         assert refused(lambda m=altered: check_manifest(m, f)) is Reason.WRONG_KEYS  # type: ignore[misc]
     seeded = replace(header(m, "silo-1"), seeds=header(M, "silo-1").seeds).signed(identity("silo-1"))
     assert refused(lambda: check_header(seeded, m, f)) is Reason.WRONG_KEYS
+
+
+def test_in_groups_one_key_of_the_aggregator_serves_all_silos() -> None:
+    groups = manifest(federation(6, group_size=3))
+    (own,) = groups.aggregator_keys
+    for silo in ("silo-1", "silo-6"):
+        assert groups.key_for(AGGREGATOR, silo) == own
+    assert M.key_for(AGGREGATOR, "silo-1") == OWN
+    assert M.key_for("hop-1", "silo-1") == KEY
+    assert M.key_for("hop-1", "silo-9") is None
+    assert M.key_for("silo-1", "silo-1") is None
+
+
+def test_a_body_has_a_place_for_a_weight_where_silos_are_weighed() -> None:
+    assert layout(M).coordinates == SCHEMA.parameters
+    assert layout(manifest(federation(weight_levels=2))).coordinates == SCHEMA.parameters + 1
+
+
+def test_only_the_papers_modes_let_more_than_a_sum_out() -> None:
+    assert baseline(M) is None
+    literal = federation(level=Level.TRUSTED, granularity=Granularity.MODEL)
+    mode = baseline(manifest(literal))
+    assert mode is not None
+    assert mode.granularity is Granularity.MODEL
 
 
 def test_a_federation_file_differs_in_its_digest_by_every_fact() -> None:
