@@ -69,7 +69,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--module", default="", metavar="TEXT", help="only modules with this text in their path")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="only so many, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
-    parser.add_argument("--again", action="store_true", help="try those again that survived or timed out")
+    parser.add_argument("--again", action="store_true", help="try those again that were not killed, from the beginning")
+    parser.add_argument("--quick", action="store_true", help="only the first stage of tests, in which most are noticed")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many to try at once")
     parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="of tests for one mutant")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -92,7 +93,7 @@ def _run(stages: list[list[Mutant]], sources: dict[str, bytes], options: argpars
     importlib.import_module("silomix.runtime.bench.warm").warm_kernels()
     found: dict[str, Verdict] = {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    for stage, pending in enumerate(stages):  # tests of a later stage are traced only if something has come so far
+    for stage, pending in enumerate(stages[:1] if options.quick else stages):  # tests of a later stage are traced only if something has come so far
         files = {module: scope.stages(module) for module in {m.module for m in pending}}
         every = {file: None for per_stage in files.values() for file in per_stage[stage]}
         tests = tests_of(every, scope.modules(), _tell)
