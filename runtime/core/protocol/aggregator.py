@@ -1150,7 +1150,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         """
         silent = [hop for hop in self._asked if hop not in self._keys]
         chain = tuple(hop for hop in self._asked if hop in self._keys)
-        if silent and not (late or set(silent) <= self.gone):
+        if not (late or set(silent) <= self.gone):
             return []
         if len(chain) < self.federation.chain_rule.minimum:
             return []
@@ -1319,11 +1319,13 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             return []
         ready = Ready(manifest.digest, manifest.model, event.trails)
         check_ready(ready, self._released_for.digest, manifest.chain, self.federation)
-        self._until = event.now + self.federation.policy.release_s
         if checks(self.federation):
-            return self._hear(manifest, ready, event.bodies)
-        self._ready, self.state = ready, Phase.READY
-        return [AskReady(ready, manifest.chain)]
+            effects = self._hear(manifest, ready, event.bodies)
+        else:
+            effects = [AskReady(ready, manifest.chain)]
+            self._ready, self.state = ready, Phase.READY
+        self._until = event.now + self.federation.policy.release_s
+        return effects
 
     # The check, at level malicious
 
@@ -1498,7 +1500,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return hops + self._record(self._make_record(Outcome.APPLIED, ready.root, *after).signed(self.identity))
 
     def _make_record(self, outcome: Outcome, root: bytes, model: bytes, state: bytes) -> Record:
-        sealed = {fact.bond.manifest: fact for fact in self._sealed if fact.round == self.round}
+        sealed = {fact.bond.manifest: fact for fact in self._sealed}
         attempts = []
         for number, tried in sorted(self._tried.get(self.round, {}).items()):
             fact = sealed.get(tried.manifest)

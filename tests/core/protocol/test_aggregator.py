@@ -358,6 +358,19 @@ def test_keys_are_overwritten_when_the_attempt_is_over() -> None:
     assert not any(expand.key.value)
 
 
+def test_pads_are_overwritten_when_the_round_is_over() -> None:
+    node = Node()
+    node.start()
+    m, _ = node.seal()
+    pads = [pad(hop, m.digest) for hop in m.chain]
+    for hop, shown in zip(m.chain, pads, strict=True):
+        node.feed(PadIn(hop, m.digest, shown))
+    node.feed(node.sum_applied(m))
+    assert all(any(shown.value) for shown in pads)
+    node.store()
+    assert not any(any(shown.value) for shown in pads)
+
+
 def test_rounds_follow_one_another_until_all_are_done() -> None:
     node = Node()
     node.start()
@@ -458,9 +471,10 @@ def test_keys_that_come_again_propose_no_second_manifest() -> None:
     assert node.feed(node.keys("hop-1")) == []
     assert node.core.manifest == m
     assert node.feed(OpenedAt("hop-3", m.digest, 0.0)) == []
-    assert node.feed(OpenedAt("hop-1", bytes(32), 0.0)) == []
     assert node.feed(OpenedAt("hop-1", m.digest, 0.0)) == []
     assert node.feed(OpenedAt("hop-1", m.digest, 0.0)) == []
+    assert node.feed(OpenedAt("hop-2", bytes(32), 0.0)) == []  # it has opened another attempt
+    assert node.core.phase is Phase.OPENING
     assert node.feed(OpenedAt("hop-2", m.digest, 0.0)) == [Announce(m)]
 
 
@@ -606,8 +620,10 @@ def test_what_a_hop_has_released_is_remembered_and_given_back() -> None:
     assert node.core.hop_released == {"hop-1": 1}
     node.start()
     node.run_round()
-    node.restart()
-    assert node.core.hop_released == {"hop-1": 1, "hop-2": 1}
+    node.run_round()
+    for backwards in (False, True):
+        node.restart(backwards=backwards)
+        assert node.core.hop_released == {"hop-1": 2, "hop-2": 2}
 
 
 STEPS = ["round", "give up", "crash", "crash while all sign", "crash while pads come", "crash while applying"]

@@ -49,6 +49,23 @@ def test_an_epoch_never_begins_without_a_chain_and_a_cohort() -> None:
     assert not begins(following(FOUR, shufflers=(*FOUR.shufflers[2:], fresh)), "hop-1", "hop-2", patient=False)
 
 
+def test_nobody_waits_for_a_hop_or_a_silo_that_is_new() -> None:
+    """They are in no epoch that they could be ready in: they come when this one has begun."""
+    hop = Member("hop-9", identity("hop-9").public, "h9:1", "b")
+    silo = Member("silo-9", identity("silo-9").public, owner="c")
+    wider = following(FOUR, shufflers=(*FOUR.shufflers, hop), silos=(*FOUR.silos, silo))
+    assert begins(wider, patient=True)
+    assert begins(wider, "silo-1", "silo-2", patient=False)  # with the new one, three are left
+    assert not begins(SAME, "silo-1", "silo-2", patient=False)
+
+
+def test_silos_that_are_away_put_no_epoch_off() -> None:
+    """They hear of it when they are back; rounds wait for them in either epoch."""
+    for patient in (True, False):
+        assert begins(SAME, patient=patient, listening=("silo-1",))
+        assert begins(SAME, patient=patient, listening=())
+
+
 # An aggregator that is behind
 
 

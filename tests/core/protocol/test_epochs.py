@@ -33,10 +33,11 @@ from silomix.runtime.core.protocol.epochs import (
     change_problem,
     check_first,
     check_successor,
+    consents,
     differences,
     signers,
 )
-from silomix.runtime.core.protocol.federation import Federation, Member, Owner
+from silomix.runtime.core.protocol.federation import SHOWN, Federation, Member, Owner
 from silomix.runtime.core.protocol.hearing import Shown
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.owners import epoch_digest
@@ -101,6 +102,18 @@ def test_every_owner_signs_the_first_epoch_and_a_majority_a_later_one() -> None:
     assert refused(lambda: check_successor(E2, E1, {})) is Reason.WRONG_EPOCH
 
 
+@pytest.mark.parametrize("changes", [{"epoch": 2}, {"predecessor": bytes(32)}, {"genesis": bytes(32)}])
+def test_a_file_that_says_it_follows_another_is_no_first_epoch_whoever_signs(changes: dict[str, Any]) -> None:
+    """Else a node that begins would take a later epoch for the first, and never ask who agreed to the change."""
+    new = replace(E1, **changes)
+    assert refused(lambda: check_first(new, accepted(new))) is Reason.WRONG_EPOCH
+
+
+def test_a_first_epoch_needs_signatures_that_hold() -> None:
+    for other in (accepted(E1, "a")["a"], accepted(OTHER, "b")["b"]):
+        assert refused(lambda s=other: check_first(E1, {**accepted(E1), "b": s})) is Reason.WRONG_EPOCH  # type: ignore[misc]
+
+
 def test_a_quorum_is_the_one_that_the_epoch_before_says() -> None:
     strict = replace(E1, owners_quorum=3)
     assert strict.digest != E1.digest
@@ -144,6 +157,35 @@ def test_an_owner_may_change_its_key_by_its_old_one() -> None:
     assert refused(lambda: check_successor(new, E1, new_key)) is Reason.WRONG_EPOCH
     assert agrees("b", new, E1, old_key)
     assert agrees("b", new, E1, new_key)
+
+
+def test_nobody_agrees_by_the_signature_of_another_owner() -> None:
+    for other in ("a", "b"):
+        assert not agrees("c", E2, E1, {"c": accepted(E2, other)[other]})
+    assert agrees("c", E2, E1, accepted(E2, "c"))
+
+
+def test_a_node_goes_along_when_its_own_owner_has_signed_and_by_nobody_elses_signature() -> None:
+    assert E1.member("silo-1").owner == "a"
+    assert consents("silo-1", E2, E1, accepted(E2, "a"))
+    assert not consents("silo-1", E2, E1, accepted(E2, "b", "c"))
+    assert not consents("silo-1", E2, E1, {"a": accepted(E2, "b")["b"]})
+
+
+def test_a_node_of_a_new_owner_goes_along_by_the_key_that_the_new_epoch_has() -> None:
+    owner = Owner("d", identity("owner d").public)
+    new = following(E1, owners=(*E1.owners, owner), silos=(*E1.silos, replace(NEW, owner="d")))
+    assert consents("silo-9", new, E1, accepted(new, "d"))
+    assert not consents("silo-9", new, E1, accepted(new))
+    assert not consents("silo-9", new, E1, {"d": accepted(new, "a")["a"]})
+
+
+def test_a_node_goes_along_by_the_key_that_its_owner_had_and_not_by_one_that_a_file_gives_it() -> None:
+    """Else whoever writes a file could put its own key under the owner's name."""
+    other = identity("owner b, later")
+    new = following(E1, owners=tuple(replace(o, key=other.public) if o.name == "b" else o for o in E1.owners))
+    assert consents("hop-1", new, E1, accepted(new, "b"))
+    assert not consents("hop-1", new, E1, {"b": other.sign(epoch_digest(new))})
 
 
 # What may follow what
@@ -211,6 +253,12 @@ def test_differences_are_said_in_words() -> None:
     ]
 
 
+def test_the_order_of_the_pool_is_no_difference_where_those_who_stay_keep_theirs() -> None:
+    hop = Member("hop-0", identity("hop-0").public, "h9:1", "b")
+    assert differences(following(E1, shufflers=E1.shufflers[1:]), E1) == ["shuffler hop-1 is REMOVED"]
+    assert differences(following(E1, shufflers=(hop, *E1.shufflers)), E1) == ["shuffler hop-0 is NEW"]
+
+
 def test_no_two_epochs_have_one_digest() -> None:
     many = [E1, E2, E3, OTHER, replace(E1, owners_quorum=3), replace(E2, predecessor=bytes(32))]
     assert len({f.digest for f in many}) == len(many)
@@ -265,6 +313,16 @@ def test_a_record_names_the_very_successor_that_counts_here() -> None:
     assert refused(lambda: RoundLog(E1, LOG.records, other).check_next(SWITCH)) is Reason.WRONG_EPOCH
     assert refused(lambda: LOG.check_next(step(LOG, E1, next=E3.digest))) is Reason.WRONG_EPOCH
     assert refused(lambda: LOG.check_next(step(LOG, E1, next=E1.digest))) is Reason.WRONG_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("epochs", "ours"), [(BOTH, f"epoch 2, {E2.digest.hex()[:SHOWN]}"), (Epochs((E1,)), "none")], ids=["other", "none"]
+)
+def test_whoever_is_shown_another_successor_is_told_which_one_counts_here(epochs: Epochs, ours: str) -> None:
+    with pytest.raises(PeerFault) as caught:
+        epochs.check_next(E1.digest, OTHER.digest)
+    assert OTHER.digest.hex()[:SHOWN] in str(caught.value)
+    assert f"what counts here as the next is {ours}:" in str(caught.value)
 
 
 def test_no_round_is_of_an_older_epoch_or_of_a_newer_one_than_the_log_says() -> None:

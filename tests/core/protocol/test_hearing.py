@@ -9,6 +9,8 @@ from tests.core.protocol.federations import (
     AGGREGATOR,
     MODEL,
     OTHER_MODEL,
+    SCHEMA,
+    STATE,
     bond,
     counted,
     federation,
@@ -25,18 +27,23 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.protocol import shuffler
 from silomix.runtime.core.protocol.aggregator import (
     Aggregator,
+    AskHeads,
+    AskKeys,
     Awake,
     HeadIn,
+    HopBack,
     HopReleased,
     Lived,
     Load,
     Phase,
     Recorded,
+    Start,
     Tick,
 )
 from silomix.runtime.core.protocol.hearing import (
     HEAR_S,
     MOST_AHEAD,
+    MOST_RAISES,
     Life,
     Lives,
     Shown,
@@ -47,6 +54,7 @@ from silomix.runtime.core.protocol.hearing import (
     holds,
     life_after,
     missing_records,
+    number_of,
     until_change,
 )
 from silomix.runtime.core.protocol.machine import IGNORES, Remember
@@ -134,7 +142,91 @@ def test_a_hop_tells_for_whom_it_has_released_the_model_with_the_proof() -> None
     assert forks(net) == 0
 
 
+def told(attempt: int, silos: tuple[str, ...] = ("silo-1", "silo-2", "silo-3"), model: bytes = MODEL) -> Told:
+    """A hop's word, with the proof, that it has released a model for these silos over the whole pool of two."""
+    return Told(1, attempt, model, bond(silos, model))
+
+
+def test_a_release_that_a_hop_tells_of_is_listed_with_the_attempts_of_its_round() -> None:
+    """Its number is used, and its round's record will say for whom the model was released."""
+    node = Node()
+    log, release = past(node.f), told(2)
+    awake(node)
+    node.feed(HeadIn("hop-1", node.shown(log.records, told=(release,)), 0.0))
+    node.feed(HeadIn("hop-2", node.shown(log.records), 0.0))
+    assert node.feed(Start(MODEL, STATE, SCHEMA, 0.0)) == [AskKeys(1, 3, node.f.chain, node.f.silo_names, log.head)]
+    m = node.propose()
+    assert (m.earlier, m.bound_to) == ((release.bond.manifest,), release.bond.silos)
+    while node.core.phase is not Phase.RECORDING:
+        node.feed(Tick(node.core.wake_at() or 0.0))
+    first, *others = node.records[-1].attempts
+    assert (first.attempt, first.manifest, first.silos) == (2, release.bond.manifest, release.bond.silos)
+    assert not any(one.agreed for one in others)
+
+
+def test_no_number_is_used_again_that_one_hop_tells_of_and_another_has_forgotten() -> None:
+    node = Node()
+    log = past(node.f)
+    awake(node)
+    node.feed(HeadIn("hop-1", node.shown(log.records, told=(told(9),)), 0.0))  # it was started again since
+    node.feed(HeadIn("hop-2", node.shown(log.records, attempt=3), 0.0))
+    (asked,) = node.feed(Start(MODEL, STATE, SCHEMA, 0.0))
+    assert isinstance(asked, AskKeys)
+    assert asked.attempt == 10
+
+
+def test_attempts_that_a_hop_knows_of_an_earlier_round_use_up_none_of_this_one() -> None:
+    """A hop that was away for the end of a round still counts the attempts of that one."""
+    node = Node()
+    log = past(node.f, 1)
+    awake(node)
+    node.feed(HeadIn("hop-1", node.shown(log.records), 0.0))
+    node.feed(HeadIn("hop-2", node.shown(log.records[:1], attempt=100), 0.0))
+    assert node.feed(Start(MODEL, STATE, SCHEMA, 0.0)) == [AskKeys(2, 1, node.f.chain, node.f.silo_names, log.head)]
+
+
+def test_only_what_may_be_missing_is_asked_for() -> None:
+    node = Node()
+    node.start()
+    node.run_round()
+    node.restart()
+    asked = node.feed(Awake(0.0))[-1]
+    assert asked == AskHeads(node.core.life, 1, node.f.chain)  # the newest too: it may count, unknown to this node
+
+
 # Nothing is signed before that
+
+
+def test_a_node_that_is_no_hop_is_not_heard() -> None:
+    node = Node()
+    awake(node)
+    assert node.feed(HeadIn("hop-1", node.shown(), 0.0)) == []
+    for stranger in ("silo-1", "hop-3", AGGREGATOR):
+        for life in (node.core.life, life_after(41, bytes)):
+            assert node.feed(HeadIn(stranger, node.shown(life=life), 0.0)) == []
+    assert (node.core.phase, set(node.core.heard), node.core.wake_at()) == (Phase.HEARING, {"hop-1"}, None)
+
+
+def test_an_answer_to_an_earlier_question_is_not_heard() -> None:
+    """Between the two a hop may have served another process, and have more to show."""
+    node = Node()
+    awake(node)
+    before = node.shown()
+    node.feed(HeadIn("hop-1", node.shown(life=life_after(41, bytes)), 0.0))
+    for hop in node.f.chain:
+        assert node.feed(HeadIn(hop, before, 0.0)) == []
+    assert not node.core.heard
+    assert node.core.phase is Phase.HEARING
+
+
+def test_a_hop_that_is_back_has_not_been_heard_by_that() -> None:
+    node = Node(FOUR)
+    awake(node)
+    node.feed(HeadIn("hop-1", node.shown(), 0.0))
+    assert node.feed(HopBack("hop-2", 1.0)) == []
+    assert node.core.wake_at() is None
+    assert node.feed(Tick(1e6)) == []
+    assert node.core.phase is Phase.HEARING
 
 
 def test_fewer_hops_than_a_chain_needs_are_not_enough_and_the_others_have_some_time() -> None:
@@ -415,7 +507,119 @@ def test_a_hop_ends_when_it_is_shown_a_later_process_of_its_own() -> None:
     assert lives.known == (own,)
 
 
+def test_nothing_that_a_late_hop_makes_up_stops_the_aggregator() -> None:
+    node = Node(FOUR)
+    node.start()
+    last = node.core.log.records[-1]
+    forged = replace(recorded(RoundLog(FOUR, node.core.log.records)), signature=bytes(64))
+    assert node.refuses(HeadIn("hop-4", node.shown([last, forged]), 0.0)) is Reason.BAD_SIGNATURE
+    assert node.refuses(HeadIn("hop-4", node.shown([last], attempt=1 << 40), 0.0)) is Reason.MALFORMED
+    assert node.core.phase is Phase.PREPARING
+
+
+def test_a_late_answer_of_a_stranger_or_to_an_earlier_process_changes_nothing() -> None:
+    node = Node(FOUR)
+    node.start()
+    node.restart()
+    node.start()
+    chain, later = FOUR.chain, life_after(41, bytes)
+    release = Told(1, 1, MODEL, bond(("silo-1", "silo-2", "silo-3"), chain=chain))
+    before = node.snapshot()
+    for hop, life in (("silo-1", node.core.life), ("silo-1", later), ("hop-4", life_after(0, bytes))):
+        assert node.feed(HeadIn(hop, node.shown(life=life, told=(release,)), 0.0)) == []
+        assert node.snapshot() == before
+    node.feed(HeadIn("hop-4", node.shown(told=(release,)), 0.0))
+    assert node.core.available == chain[:3]  # it has released the model, and nobody here knew
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        Told(1, 1, OTHER_MODEL, bond(("silo-1", "silo-2", "silo-3"), OTHER_MODEL, FOUR.chain)),
+        replace(told(1), bond=replace(bond(("silo-1", "silo-2", "silo-3"), chain=FOUR.chain), signatures=())),
+        replace(told(1), bond=bond(("silo-1", "silo-2", "silo-3"), OTHER_MODEL, FOUR.chain)),
+    ],
+    ids=["of another model", "that nobody signed", "with the proof of another model"],
+)
+def test_a_late_hop_stands_aside_for_a_release_of_this_model_that_it_can_prove_and_for_no_other(release: Told) -> None:
+    node = Node(FOUR)
+    node.start()
+    assert node.feed(HeadIn("hop-4", node.shown(told=(release,)), 0.0)) == []
+    assert node.core.available == FOUR.chain
+
+
+def test_a_hop_that_stood_aside_is_in_the_chain_again_with_the_next_model() -> None:
+    node = Node(FOUR)
+    node.start()
+    release = Told(1, 1, MODEL, bond(("silo-1", "silo-2", "silo-3"), chain=FOUR.chain))
+    node.feed(HeadIn("hop-4", node.shown(told=(release,)), 0.0))
+    assert node.core.available == FOUR.chain[:3]
+    (asked,) = node.run_round()
+    assert isinstance(asked, AskKeys)
+    assert asked.chain == FOUR.chain
+
+
 # Lives
+
+
+def test_a_number_is_on_the_disk_before_any_hop_hears_it() -> None:
+    """Were it the other way round, the next process would begin with the same one."""
+    node = Node()
+    remember, ask = node.feed(Awake(0.0))
+    assert remember == Remember(Lived(node.core.life))
+    assert ask == AskHeads(node.core.life, 0, node.f.chain)
+
+
+def test_a_number_is_above_all_earlier_ones_in_whatever_order_the_journal_is_read() -> None:
+    node = Node()
+    for _ in range(3):
+        node.restart()
+        awake(node)
+    highest = node.core.life
+    node.restart(backwards=True)
+    awake(node)
+    assert node.core.life > highest
+
+
+def test_while_it_begins_a_hop_may_show_higher_numbers_twice_and_no_oftener() -> None:
+    """Two processes would else go on outdoing each other; and one hop alone cannot end this one."""
+    node = Node(FOUR)
+    awake(node)
+
+    def higher(hop: str) -> HeadIn:
+        return HeadIn(hop, node.shown(life=life_after(number_of(node.core.life), bytes)), 0.0)
+
+    for hop in ("hop-1", "hop-2"):
+        for _ in range(MOST_RAISES):
+            assert isinstance(node.feed(higher(hop))[-1], AskHeads)
+    assert node.refuses(higher("hop-1")) is Reason.SUPERSEDED
+    for hop in ("hop-2", "hop-3", "hop-4"):
+        node.feed(HeadIn(hop, node.shown(), 0.0))
+    assert node.feed(Tick(HEAR_S)) == [Load(0)]
+
+
+def test_it_ends_when_too_few_hops_are_left_that_another_process_has_not_come_to() -> None:
+    node = Node()
+    awake(node)
+    for number in range(MOST_RAISES):
+        node.feed(HeadIn("hop-1", node.shown(life=life_after(100 * number + 100, bytes)), 0.0))
+    with pytest.raises(LocalFault) as caught:
+        node.feed(HeadIn("hop-1", node.shown(life=life_after(1000, bytes)), 0.0))
+    assert caught.value.reason is Reason.SUPERSEDED
+    assert "run one process" in str(caught.value)
+
+
+def test_hops_that_serve_another_process_are_missed_one_by_one_until_too_few_are_left() -> None:
+    node = Node(FOUR)
+    node.start()
+    later = life_after(41, bytes)
+    for _ in range(2):  # the same one again is not one more
+        assert node.feed(HeadIn("hop-1", node.shown(life=later), 0.0)) == []
+        assert "another aggregator process" in node.core.trouble["hop-1"]
+    with pytest.raises(LocalFault) as caught:
+        node.feed(HeadIn("hop-3", node.shown(life=later), 0.0))
+    assert caught.value.reason is Reason.SUPERSEDED
+    assert "hop-1, hop-3 serve that one" in str(caught.value)
 
 
 def test_each_start_has_a_higher_number() -> None:

@@ -1,19 +1,23 @@
 """An attempt ends at once when a hop is known to have lost it, and only then."""
 
 import pytest
-from tests.core.protocol.federations import cohort, federation, headers
+from tests.core.protocol.federations import cohort, federation, headers, identity
 from tests.core.protocol.test_aggregator import Node
 
 from silomix.runtime.core.protocol.aggregator import (
+    AgreedIn,
     AskKeys,
     CohortIn,
     GiveUp,
     HeaderIn,
     HopGone,
     HopLost,
+    OpenedAt,
     Phase,
     Tick,
+    Tried,
 )
+from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
 
 WHY = "it was started again and has lost the attempt, or gave it up"
 
@@ -108,6 +112,7 @@ def test_news_of_another_attempt_or_another_hop_changes_nothing() -> None:
     assert node.feed(HopLost("hop-1", first.digest, WHY, 3.0)) == []  # of the attempt that is over
     assert node.feed(HopLost("hop-3", second.digest, WHY, 3.0)) == []  # of a hop that is not in the pool
     assert node.feed(HopLost("silo-1", second.digest, WHY, 3.0)) == []
+    assert node.feed(HopGone("silo-1", WHY, 3.0)) == []
     assert node.snapshot() == before
 
 
@@ -150,3 +155,46 @@ def test_a_hop_that_never_answers_is_named_when_the_time_is_up() -> None:
     (gave_up, *_) = node.feed(Tick(60.0))
     assert isinstance(gave_up, GiveUp)
     assert gave_up.why == "hop-2: no answer while opening"  # the last hop is asked first to open the attempt
+
+
+def test_the_hop_that_has_not_opened_the_attempt_is_named_and_not_the_one_after_it() -> None:
+    node = Node()
+    node.start()
+    m = node.propose()
+    node.feed(OpenedAt("hop-2", m.digest, 1.0))
+    (gave_up, *_) = node.feed(Tick(20.0))
+    assert gave_up == GiveUp(1, 1, "hop-1: no answer while opening", abandoned=False)
+
+
+def test_the_hop_that_has_not_signed_is_named_and_none_that_has() -> None:
+    node = Node()
+    node.start()
+    m, made = node.gather()
+    node.feed(AgreedIn("hop-1", m.digest, identity("hop-1").sign(made.digest)))
+    (gave_up, *_) = node.feed(Tick(20.0))
+    assert gave_up == GiveUp(1, 1, "hop-2: no answer while ready", abandoned=False)
+
+
+def test_whoever_reads_why_an_attempt_failed_is_told_something_also_if_nobody_is_known_to_have_failed() -> None:
+    node = Node()
+    node.start()
+    m = node.announce()
+    for header in headers(m, node.f):
+        node.feed(HeaderIn(header))
+    node.feed(CohortIn(cohort(m, headers(m, node.f))))
+    (gave_up, *_) = node.feed(Tick(80.0))
+    assert gave_up == GiveUp(1, 1, "no sum came while releasing", abandoned=False)
+
+
+def test_no_attempt_is_begun_that_hops_would_make_no_keys_for() -> None:
+    """A hop that was merely started again uses up no attempt of the policy's, and still each leaves facts behind."""
+    node = Node(federation(attempts=5))
+    node.journal.append(Tried(1, MOST_ATTEMPTS - 2, bytes(32), node.f.chain))
+    node.restart()
+    node.start()
+    for attempt in (MOST_ATTEMPTS - 1, MOST_ATTEMPTS):
+        m = node.propose()
+        assert m.attempt == attempt
+        gave_up, *_ = node.feed(HopLost("hop-2", m.digest, WHY, 1.0, restarted=True))
+        assert isinstance(gave_up, GiveUp)
+        assert gave_up.abandoned is (attempt == MOST_ATTEMPTS)

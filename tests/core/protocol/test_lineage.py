@@ -15,7 +15,14 @@ from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.policy import Server
-from silomix.runtime.core.protocol.lineage import Transcript, check_root, check_transcript, follows, uncover
+from silomix.runtime.core.protocol.lineage import (
+    Transcript,
+    check_root,
+    check_transcript,
+    check_vector,
+    follows,
+    uncover,
+)
 from silomix.runtime.core.protocol.messages import Cohort, Participant
 from silomix.runtime.core.protocol.release import Ready
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
@@ -115,6 +122,14 @@ LIES: dict[str, tuple[Callable[[Story], Story], Reason]] = {
     "another root on record": (lambda s: on_record(s, root=bytes(32)), Reason.WRONG_MANIFEST),
     "a round that was not applied": (lambda s: on_record(s, outcome=Outcome.ABANDONED), Reason.WRONG_ROUND),
     "a round without attempts": (lambda s: on_record(s, attempts=()), Reason.WRONG_ROUND),
+    "another manifest in the release, on record": (
+        lambda s: agreed_anew(s, replace(s.transcript.ready, manifest=bytes(32))),
+        Reason.WRONG_MANIFEST,
+    ),
+    "another manifest in the release, and itself on record": (
+        lambda s: last(agreed_anew(s, replace(s.transcript.ready, manifest=bytes(32))), manifest=bytes(32)),
+        Reason.WRONG_MANIFEST,
+    ),
     "another cohort": (lambda s: with_(s, cohort=another_cohort(s)), Reason.WRONG_MANIFEST),
     "another cohort on record too": (
         lambda s: last(with_(s, cohort=another_cohort(s)), silos=s.record.silos[:3]),
@@ -184,6 +199,14 @@ def test_every_byte_of_the_vector_counts() -> None:
             check_root(one_bit(told, place).body, told.transcript)
         # A bit behind the last residue, or a residue out of range, is no vector at all.
         assert caught.value.reason in (Reason.ROOT_MISMATCH, Reason.TRAILING_BITS, Reason.RESIDUE_RANGE)
+
+
+def test_where_nothing_is_checked_for_tampering_the_vector_is_held_to_what_was_signed() -> None:
+    told = story()
+    check_vector(told.body, told.transcript, told.net.f)
+    with pytest.raises(PeerFault) as caught:
+        check_vector(one_bit(told, 0).body, told.transcript, told.net.f)
+    assert caught.value.reason is Reason.ROOT_MISMATCH
 
 
 def test_at_level_trusted_there_are_no_seeds() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.core.protocol.federations import AGGREGATOR, MODEL, bond, federation, identity
+from tests.core.protocol.federations import AGGREGATOR, MODEL, bond, cohort, federation, headers, identity, pad
 from tests.core.protocol.nets import Net
 from tests.core.protocol.test_aggregator import Node, given_up
 
@@ -13,11 +13,16 @@ from silomix.runtime.core.protocol import shuffler, silo
 from silomix.runtime.core.protocol.aggregator import (
     AskKeys,
     AskStore,
+    CohortIn,
+    Convicted,
+    HeaderIn,
     HopBack,
     HopGone,
     HopLost,
     OpenAt,
     OpenedAt,
+    PadIn,
+    PadRefused,
     Phase,
     Sealed,
     Tick,
@@ -170,6 +175,40 @@ def test_groups_that_were_signed_for_can_be_dealt_again_by_the_same_hop_alone(lo
     assert node.core.available == (ALL if lost == "hop-1" else others)
 
 
+def test_groups_that_were_signed_for_are_dealt_over_no_shorter_chain() -> None:
+    node = Node(federation(4, 4, minimum_hops=3, group_size=3))
+    node.start()
+    node.core.recall(Sealed(1, 1, MODEL, bond(("silo-1", "silo-2", "silo-3"), chain=ALL)))
+    for lost in ("hop-2", "hop-3"):
+        node.feed(HopGone(lost, "it does not answer", 1.0))
+    assert node.core.available == ALL  # two are too few: they are waited for
+
+
+def test_a_release_is_begun_anew_when_the_very_silos_that_it_is_for_are_there() -> None:
+    node = Node(F)
+    node.start()
+    m, _ = node.seal(silos=3)
+    bound = node.core.bound
+    assert len(bound) == 3
+    (up,) = given_up(node.feed(HopGone("hop-4", "it does not answer", 1.0, bound)))
+    assert up.abandoned
+    (ask,) = node.store(1.0)
+    assert isinstance(ask, AskKeys)
+    assert (ask.round, ask.chain) == (2, ALL[:3])
+    assert m.chain == ALL
+
+
+def test_a_release_goes_on_without_a_hop_that_has_shown_its_pad() -> None:
+    """Were it given up, what the hop has shown would be worth nothing, and the sum can still be had."""
+    node = Node(F)
+    node.start()
+    m, _ = node.seal()
+    node.feed(PadIn("hop-2", m.digest, pad("hop-2", m.digest)))
+    assert node.feed(HopGone("hop-2", "it does not answer", 1.0, node.f.silo_names)) == []
+    assert node.core.phase is Phase.REVEALING
+    assert node.core.unrevealed == ("hop-1", "hop-3", "hop-4")
+
+
 def test_a_hop_that_has_released_refuses_another_cohort_over_another_chain() -> None:
     net = _revealing()
     bound = net.core.bound
@@ -207,6 +246,68 @@ def test_an_attempt_that_is_open_goes_on_without_hops_to_spare() -> None:
     assert node.feed(HopGone("hop-2", "it does not answer", 1.0)) == []
     assert node.core.phase is Phase.COLLECTING
     assert "hop-2" in node.core.trouble
+
+
+def test_one_of_two_lost_hops_that_is_back_begins_no_other_attempt() -> None:
+    """The chain would be the same, and the keys that hops have made would be void."""
+    node = Node()
+    node.start()
+    for hop in node.f.chain:
+        node.feed(HopGone(hop, "it does not answer", 1.0))
+    assert node.feed(HopBack("hop-1", 2.0)) == []
+    node.feed(HopBack("hop-2", 3.0))
+    assert node.propose(3.0).attempt == 1
+
+
+def test_keys_that_were_asked_for_serve_the_chain_without_a_hop_that_is_lost_before_they_come() -> None:
+    node = Node(F)
+    node.start()
+    assert node.feed(HopGone("hop-3", "it does not answer", 1.0)) == []
+    effects: list[aggregating.Effect] = []
+    for hop in REST:
+        assert not effects
+        effects = node.feed(node.keys(hop, now=1.0))
+    (opens,) = [effect for effect in effects if isinstance(effect, OpenAt)]
+    assert (opens.manifest.chain, opens.manifest.attempt) == (REST, 1)
+
+
+def test_a_hop_of_the_pool_that_has_no_part_in_the_attempt_does_not_end_it() -> None:
+    node = Node(F)
+    node.feed(HopGone("hop-3", "lost", 0.0))
+    node.start()
+    effects: list[aggregating.Effect] = []
+    for hop in REST:
+        effects = node.feed(node.keys(hop))
+    (opens,) = [effect for effect in effects if isinstance(effect, OpenAt)]
+    for hop in REST:
+        node.feed(OpenedAt(hop, opens.manifest.digest, 0.0))
+    node.feed(HopBack("hop-3", 1.0))
+    assert node.feed(HopGone("hop-3", "lost again", 2.0)) == []
+    assert node.core.phase is Phase.COLLECTING
+
+
+def test_a_hop_that_is_lost_while_hops_store_the_end_of_a_round_ends_it_no_second_time() -> None:
+    node = Node(federation(4, 4, minimum_hops=3, attempts=1))
+    node.start()
+    node.announce()
+    node.feed(Tick(80.0))
+    assert node.core.phase is Phase.RECORDING
+    assert node.feed(HopGone("hop-2", "it does not answer", 81.0, node.f.silo_names)) == []
+    assert node.abandoned() == [1]
+    (ask,) = node.store(81.0)
+    assert isinstance(ask, AskKeys)
+    assert (ask.round, ask.chain) == (2, ("hop-1", "hop-3", "hop-4"))
+
+
+def test_a_hop_that_has_lied_is_in_no_chain_also_while_another_is_waited_for() -> None:
+    """Two are left, and three are needed: the federation waits for the one that is lost, and does not stop."""
+    node = Node(F)
+    node.journal.append(Convicted(1, 1, "hop-4", bytes(32)))
+    node.restart()
+    node.feed(HopGone("hop-3", "it does not answer", 0.0))
+    (ask,) = node.start()
+    assert isinstance(ask, AskKeys)
+    assert ask.chain == ALL[:3]
 
 
 def test_a_second_lost_hop_is_one_too_many() -> None:
@@ -257,13 +358,21 @@ def test_a_hop_that_refuses_is_left_out_when_its_time_is_up() -> None:
     assert opens.manifest.chain == REST
 
 
-@pytest.mark.parametrize("opened", [False, True])
-def test_a_hop_that_is_lost_in_an_attempt_ends_the_round_and_not_the_federation(opened: bool) -> None:
+@pytest.mark.parametrize("phase", [Phase.OPENING, Phase.COLLECTING, Phase.RELEASING, Phase.READY])
+def test_a_hop_that_is_lost_in_an_attempt_ends_the_round_and_not_the_federation(phase: Phase) -> None:
     node = Node(F)
     node.start()
-    m = node.announce() if opened else node.propose()
-    if not opened:
-        node.feed(OpenedAt("hop-4", m.digest, 0.0))
+    if phase is Phase.READY:
+        node.gather()
+    elif phase is Phase.OPENING:
+        node.feed(OpenedAt("hop-4", node.propose().digest, 0.0))
+    else:
+        m = node.announce()
+        for header in headers(m, F) if phase is Phase.RELEASING else ():
+            node.feed(HeaderIn(header))
+        if phase is Phase.RELEASING:
+            node.feed(CohortIn(cohort(m, headers(m, F))))
+    assert node.core.phase is phase
     effects = node.feed(HopGone("hop-2", "it does not answer", 1.0))
     (up,) = given_up(effects)
     assert up.abandoned
@@ -285,6 +394,32 @@ def test_a_round_that_the_lost_hop_has_passed_goes_on_over_no_other_chain() -> N
         assert not given_up(node.feed(node.keys(hop)))
     (up,) = given_up(node.feed(HopGone("hop-3", "it does not answer", 2.0)))
     assert (up.round, up.attempt, up.abandoned) == (1, 2, True)
+
+
+def test_a_round_that_a_hop_has_passed_which_makes_no_more_keys_is_over_when_its_time_is_up() -> None:
+    """Also if the hop answers, and refuses: it would be asked in vain until all attempts are used up."""
+    node = Node(F)
+    node.start()
+    node.announce()
+    node.feed(Tick(80.0))
+    for hop in REST:
+        node.feed(node.keys(hop, now=80.0))
+    effects = node.feed(Tick(100.0))
+    (up,) = given_up(effects)
+    assert (up.round, up.attempt, up.abandoned) == (1, 2, True)
+    assert node.abandoned() == [1]
+
+
+def test_a_round_is_over_at_once_if_a_hop_that_it_has_passed_is_lost_when_an_attempt_fails() -> None:
+    node = Node(F)
+    node.start()
+    m, _ = node.seal()
+    assert node.feed(HopGone("hop-4", "it does not answer", 1.0)) == []  # its pad is waited for
+    (up,) = given_up(node.feed(PadRefused("hop-2", m.digest, "it has destroyed its pad", 2.0)))
+    assert up.abandoned
+    (ask,) = node.store(2.0)
+    assert isinstance(ask, AskKeys)
+    assert (ask.round, ask.chain) == (2, ALL[:3])
 
 
 def test_a_hop_that_was_merely_started_again_uses_up_no_attempt() -> None:
