@@ -23,6 +23,7 @@ from silomix.runtime.net.calls import (
     check_length,
     parse,
 )
+from silomix.runtime.net.version import PROTOCOL, PROTOCOL_NAME
 from silomix.v1 import services_pb2
 
 ADDRESS = "ipv4:192.0.2.7:4321"
@@ -161,6 +162,55 @@ async def test_a_node_that_leaves_says_so_and_blames_nobody() -> None:
     host = await run(context, leave)
     assert (host.refusals, host.failures) == ([], [])
     assert (context.status, context.details) == (grpc.StatusCode.UNAVAILABLE, "this node is leaving")
+
+
+@pytest.mark.parametrize("named", [(), ((PROTOCOL_NAME, str(PROTOCOL - 1)),)])
+async def test_a_call_of_another_protocol_is_refused_before_anything_is_read(
+    named: tuple[tuple[str, str], ...],
+) -> None:
+    context = Context([b""])
+    context.metadata = named
+    host = await run(context, tell)
+    assert host.refusals == [("GetStatus", Reason.WRONG_PROTOCOL, "silo-1", ADDRESS)]
+    assert (context.status, context.reads) == (grpc.StatusCode.FAILED_PRECONDITION, 0)
+    other = Context([b""])
+    other.metadata = named
+    await run(other, tell, seen=False)  # what is no part of rounds is for finding such things out
+    assert other.sent
+
+
+async def open_call(host: Host, context: Context) -> asyncio.Task[Host]:
+    """Begin a call that is never answered."""
+
+    async def hold(_: Call) -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(run(context, hold, host))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_who_is_no_longer_known_is_told_so_in_mid_call() -> None:
+    def unknown(_: object) -> None:
+        raise PeerFault(Reason.UNKNOWN_PEER, "no longer")
+
+    host, context = Host(), Context()
+    task = await open_call(host, context)
+    assert host.callers.drop(lambda _: None) == []
+    assert host.callers.drop(unknown) == ["silo-1"]
+    assert await task is host
+    assert context.status is grpc.StatusCode.UNAVAILABLE
+    assert "silo-1 is no longer known" in context.details
+    assert host.callers.drop(unknown) == []
+
+
+async def test_a_call_that_ends_for_any_other_cause_is_over() -> None:
+    context = Context()
+    task = await open_call(Host(), context)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert context.status is None
 
 
 # Messages

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.net.test_wire import COHORTS, DIGEST, HEADERS, MANIFESTS, NAME, SIGNATURE, TRAILS, tuples
+from tests.net.test_wire import COHORTS, DIGEST, HEADERS, MANIFESTS, NAME, SIGNATURE, TRAILS, M, tuples
 
 from silomix.attacks.tamper.ring import federation
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -16,10 +16,13 @@ from silomix.runtime.core.numbers.tamper import EquationKind, rhos
 from silomix.runtime.core.protocol.check.blame import Case, Charge, Defence
 from silomix.runtime.core.protocol.check.forms import SCALAR_BYTES
 from silomix.runtime.core.protocol.check.said import CheckTranscript, SignedRoot, Statement, Subject, Toss
+from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.release import Ready
 from silomix.runtime.net.check import case as cases
 from silomix.runtime.net.check import said
-from silomix.v1 import case_pb2, check_pb2
+from silomix.runtime.net.history import read_trails, read_transcript, write_transcript
+from silomix.runtime.net.wire import write_manifest
+from silomix.v1 import case_pb2, check_pb2, cohort_pb2, history_pb2
 
 PLAN = federation().plan
 LOTS = st.tuples(*(st.tuples(*[st.integers(0, (1 << 8 * SCALAR_BYTES) - 1)] * n) for n in rhos(PLAN)))
@@ -92,6 +95,15 @@ TOSS = check_pb2.Toss(silo="silo-1", share=B32, ballot=B32, signature=B64)
 STATEMENT = check_pb2.Statement(name="silo-1", context=B32, coin=B32, signature=B64)
 DEFENCE = check_pb2.Defence(node="shuffler-1", check_digest=B32, kind="hop", signature=B64)
 ROOT = check_pb2.SignedRoot(root=B32, signature=B64)
+PROOF = check_pb2.TrapProof(hop="shuffler-1", check_digest=B32, signature=B64)
+TRAIL = history_pb2.Trail(hop="shuffler-1", cohort_digest=B32, root_in=B32, root_out=B32, pad_digest=B32, signature=B64)
+SUBJECT = case_pb2.Subject(
+    manifest_digest=B32,
+    model_digest=B32,
+    cohort=cohort_pb2.Cohort(manifest_digest=B32, signature=B64),
+    trails=[TRAIL],
+)
+CASE = case_pb2.Case(charge="pad", manifest=write_manifest(M))
 BAD: list[tuple[Any, str, Any, Reason]] = [
     (TOSS, "silo", "", Reason.MALFORMED),
     (TOSS, "silo", "x" * 65, Reason.MALFORMED),
@@ -112,12 +124,24 @@ BAD: list[tuple[Any, str, Any, Reason]] = [
     (DEFENCE, "signature", bytes(65), Reason.WRONG_LENGTH),
     (ROOT, "root", b"", Reason.WRONG_LENGTH),
     (ROOT, "signature", b"", Reason.WRONG_LENGTH),
+    (PROOF, "hop", "", Reason.MALFORMED),
+    (PROOF, "check_digest", bytes(31), Reason.WRONG_LENGTH),
+    (PROOF, "signature", b"", Reason.WRONG_LENGTH),
+    (SUBJECT, "manifest_digest", bytes(31), Reason.WRONG_LENGTH),
+    (SUBJECT, "model_digest", b"", Reason.WRONG_LENGTH),
+    (SUBJECT, "cohort", None, Reason.MALFORMED),
+    (SUBJECT, "trails", None, Reason.MALFORMED),
+    (CASE, "charge", "gossip", Reason.MALFORMED),
+    (CASE, "manifest", None, Reason.MALFORMED),
 ]
 READ: dict[type, Callable[[Any], Any]] = {
     check_pb2.Toss: said.read_toss,
     check_pb2.Statement: lambda wire: said.read_statement(wire, PLAN),
     check_pb2.Defence: said.read_defence,
     check_pb2.SignedRoot: lambda wire: said.read_bodies([wire]),
+    check_pb2.TrapProof: said.read_proof,
+    case_pb2.Subject: cases.read_subject,
+    case_pb2.Case: cases.read_case,
 }
 
 
@@ -127,13 +151,23 @@ def test_a_field_that_nobody_may_send_is_refused(good: Any, field: str, value: A
     read(good)
     bad = type(good)()
     bad.CopyFrom(good)
-    if isinstance(value, list):
+    if value is None:
+        bad.ClearField(field)
+    elif isinstance(value, list):
         getattr(bad, field).extend(value)
     else:
         setattr(bad, field, value)
     with pytest.raises(PeerFault) as caught:
         read(bad)
     assert caught.value.reason is reason
+
+
+def test_a_transcript_is_read_with_its_check_which_the_hops_have_signed() -> None:
+    manifest, cohort = replace(M, plan=PLAN), cases.read_subject(SUBJECT).cohort
+    check = said.read_check(check_pb2.CheckTranscript(tosses=[TOSS], statements=[STATEMENT], proofs=[PROOF]), PLAN)
+    ready = Ready(manifest.digest, manifest.model, read_trails([TRAIL]), check.digest)
+    transcript = Transcript(manifest, cohort, (), ready, (), check=check)
+    assert read_transcript(write_transcript(transcript)) == transcript
 
 
 def test_what_a_check_cannot_do_without_is_missed() -> None:

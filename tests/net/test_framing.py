@@ -11,7 +11,7 @@ from tests.tools import examples
 from silomix.runtime.core.numbers.layout import Layout
 from silomix.runtime.core.numbers.plan import Encoding, Level, Plan, plan
 from silomix.runtime.core.protocol.messages import chunk_digest
-from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, read_chunk
+from silomix.runtime.net.framing import BODY, RELAY, chunk_frame, only_field, read_chunk
 from silomix.v1 import body_pb2, services_pb2
 
 KINDS: list[tuple[int, Any]] = [(BODY, body_pb2.Frame), (RELAY, services_pb2.RelayFrame)]
@@ -92,3 +92,31 @@ def test_other_shapes_are_left_to_protobuf() -> None:
     swapped = bytes([BODY << 3 | 2, 9]) + b"\x1a\x03abc\x08\x03\x10\x09"  # planes first: valid, and not ours
     assert read_chunk(BODY, swapped, MOST) is None
     assert body_pb2.Frame.FromString(swapped).chunk.index == 3
+
+
+def framed(chunk: bytes) -> bytes:
+    """A silo's frame with what may be no chunk."""
+    return bytes([BODY << 3 | 2, len(chunk)]) + chunk
+
+
+def test_a_frame_is_one_field_that_says_how_long_it_is() -> None:
+    assert only_field(framed(b"")) == BODY
+    number, further = bytes([BODY << 3, 0]), bytes([0x80 | BODY << 3 | 2, 0])  # no length; a tag of two bytes
+    for raw in (b"", number, further):
+        assert only_field(raw) == 0
+        assert read_chunk(0, raw, MOST) is None
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        pytest.param(b"\x1a\x03abc\x22\x01d", id="a field that no chunk has"),
+        pytest.param(b"\x1a\x04abc", id="a plane that goes on behind the end"),
+        pytest.param(b"\x08" + b"\x80" * 4 + b"\x10", id="an index of 33 bits"),
+        pytest.param(b"\x10" + b"\x80" * 9 + b"\x02", id="a parameter of 65 bits"),
+        pytest.param(b"\x08" + b"\x80" * 10 + b"\x00", id="a number of eleven bytes"),
+    ],
+)
+def test_what_is_written_unlike_a_chunk_is_none(chunk: bytes) -> None:
+    """Protobuf would refuse it, or see other numbers in it than are seen here."""
+    assert read_chunk(BODY, framed(chunk), MOST) is None

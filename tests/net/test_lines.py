@@ -1,14 +1,15 @@
 """R7: what a peer answers is measured and parsed here, and what is no answer is a fault of that peer's, by name."""
 
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any
 
+import grpc
 import pytest
 from tests.net.contexts import Host
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.lines import Line, method
-from silomix.runtime.net.version import SAID
+from silomix.runtime.net.version import PROTOCOL, PROTOCOL_NAME, SAID, check_protocol
 from silomix.v1 import body_pb2, services_pb2
 
 Named = tuple[tuple[str, str], ...]
@@ -34,9 +35,12 @@ class Answers:
 
     async def __anext__(self) -> Any:
         try:
-            return next(self._answers)
+            answer = next(self._answers)
         except StopIteration:
             raise StopAsyncIteration from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -71,10 +75,7 @@ class Channel:
         return lambda raw, **options: Calling(call(raw, **options), self.named)
 
     async def _answer(self) -> Any:
-        answer = await anext(self.answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return await anext(self.answers)
 
     def unary_stream(self, path: str, *_: Any) -> Any:
         def call(raw: bytes, **options: Any) -> Any:
@@ -91,8 +92,8 @@ class Channel:
         return lambda frames, **options: Calling(call(frames, **options), self.named)
 
 
-def line(to: Any, host: Host | None = None) -> Line:
-    return Line(to, "hop-1", (("who", "me"),), host or Host())
+def line(to: Any, host: Host | None = None, *, any_protocol: bool = False) -> Line:
+    return Line(to, "hop-1", (("who", "me"),), host or Host(), any_protocol=any_protocol)
 
 
 async def ask(answer: Any, limit: int = 100) -> services_pb2.GetStatusResponse:
@@ -158,3 +159,63 @@ async def test_a_stream_is_sent_as_it_is_and_its_answer_read() -> None:
         ("/silomix.v1.ShufflerService/Submit", [b"one", b"two"], {"metadata": (("who", "me"),), "timeout": 9.0})
     ]
     assert [(d, m) for d, _, m, _, _ in host.seen] == [("received", "Submit")]  # frames are counted as they are made
+
+
+# The protocol's number
+
+OTHERS: list[Named] = [(), ((PROTOCOL_NAME, str(PROTOCOL + 1)),)]
+
+
+def every_way(to: Callable[[], Channel], *, any_protocol: bool = False) -> Iterator[Awaitable[object]]:
+    """Call a peer in each of the ways that there are."""
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield b"frame"
+
+    async def listened() -> object:
+        answers = line(to(), any_protocol=any_protocol).listen(WATCH, services_pb2.WatchRequest(), type(GOOD), 100)
+        return [answer async for answer in answers]
+
+    request = services_pb2.GetStatusRequest()
+    yield line(to(), any_protocol=any_protocol).ask(STATUS, request, type(GOOD), 100, 1.0)
+    yield line(to(), any_protocol=any_protocol).send(SUBMIT, frames(), 1, 100)
+    yield listened()
+
+
+@pytest.mark.parametrize("named", OTHERS)
+async def test_nothing_is_taken_from_a_node_that_answers_under_another_protocol(named: Named) -> None:
+    for asked in every_way(lambda: Channel(b"\xff", named=named)):  # which is no answer, and is not read
+        with pytest.raises(PeerFault, match="upgrade") as caught:
+            await asked
+        assert (caught.value.reason, caught.value.details["peer"]) == (Reason.WRONG_PROTOCOL, "hop-1")
+    for asked in every_way(lambda: Channel(b"", named=named), any_protocol=True):
+        await asked
+
+
+@pytest.mark.parametrize("named", OTHERS)
+async def test_a_refusal_under_another_protocol_says_that_and_nothing_else(named: Named) -> None:
+    """Its reason would send people looking in the wrong place."""
+
+    def refusing(named: Named, details: str) -> Callable[[], Channel]:
+        trailing = grpc.aio.Metadata(*named)
+        code = grpc.StatusCode.FAILED_PRECONDITION
+        return lambda: Channel(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details), named=())
+
+    for asked in every_way(refusing(named, "wrong_head: no")):
+        with pytest.raises(PeerFault) as caught:
+            await asked
+        assert caught.value.reason is Reason.WRONG_PROTOCOL
+    others = [
+        *every_way(refusing(SAID, "wrong_head: no")),
+        *every_way(refusing(named, "wrong_head: no"), any_protocol=True),
+        *every_way(refusing(named, "there is no connection")),  # the library's word, which has no number
+    ]
+    for asked in others:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await asked
+
+
+def test_a_number_that_is_no_text_is_none() -> None:
+    with pytest.raises(PeerFault, match="names no protocol number"):
+        check_protocol(((PROTOCOL_NAME, str(PROTOCOL).encode()),), "hop-1")
+    check_protocol(SAID, "hop-1")

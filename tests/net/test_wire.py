@@ -31,6 +31,7 @@ from silomix.runtime.core.numbers.masks import SEALED_BYTES, Secret
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
 from silomix.runtime.core.policy import MAX_PARAMETERS, UpdateKind
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, Told
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import (
     Bond,
@@ -52,13 +53,16 @@ from silomix.runtime.net.history import (
     MOST_RECORDS,
     read_record,
     read_records,
+    read_shown,
     read_trail,
     read_transcript,
     write_record,
+    write_shown,
     write_trail,
     write_transcript,
 )
 from silomix.runtime.net.wire import (
+    name_field,
     read_cohort,
     read_evidence,
     read_grouping,
@@ -232,6 +236,7 @@ C = cohort(M, headers(M, F))
 T = ready(M, C)
 BOUND = manifest(F, bound=bond(F.silo_names), earlier=())
 RECORD = applied(past(F), M, T, F.silo_names)
+SHOWN = Shown(bytes(LIFE_BYTES), 1, 0, (RECORD,), 1, 1, (Told(1, 1, bytes(32), bond(F.silo_names)),))
 LONG = "x" * 65
 SHORT, MALFORMED, SCHEMA_WRONG = Reason.WRONG_LENGTH, Reason.MALFORMED, Reason.WRONG_SCHEMA
 
@@ -252,6 +257,7 @@ GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         ),
         read_transcript,
     ),
+    "shown": (lambda: write_shown(SHOWN), lambda wire: read_shown(wire, 0)),
 }
 
 DIGESTS = (
@@ -359,6 +365,8 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("record", "countersignatures.0.signature", bytes(65), SHORT),
     ("record", "attempts.0.manifest_digest", b"", SHORT),
     ("record", "attempts.0.agreed", bytes(31), SHORT),
+    ("record", "attempts.0.evidence_digest", bytes(31), SHORT),
+    ("record", "next_digest", bytes(31), SHORT),
     ("record", "attempts.0.chain.0", LONG, MALFORMED),
     ("record", "attempts.0.silos.0", "", MALFORMED),
     ("record", "attempts.0.signatures.0.name", LONG, MALFORMED),
@@ -370,6 +378,10 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("transcript", "manifest.signature", b"", SHORT),
     ("transcript", "signatures.0.signature", b"", SHORT),
     *(("transcript", n, v, SHORT) for n in ("pads.0", "seeds.0") for v in (b"", bytes(31), bytes(33))),
+    ("shown", "life", bytes(LIFE_BYTES - 1), SHORT),
+    ("shown", "told.0.model_digest", bytes(31), SHORT),
+    ("shown", "told.0.bond.manifest_digest", b"", SHORT),
+    ("shown", "records.0.signature", b"", SHORT),
 ]
 
 
@@ -417,6 +429,21 @@ def test_a_schema_that_nobody_can_hold_is_refused(shape: tuple[int, ...]) -> Non
     with pytest.raises(PeerFault) as caught:
         read_schema(wire)
     assert caught.value.reason is (MALFORMED if len(shape) > 16 else SCHEMA_WRONG)
+
+
+def test_a_name_may_be_as_long_as_the_longest() -> None:
+    assert name_field(LONG[:-1], "a name") == LONG[:-1]
+
+
+def test_a_plan_has_a_bounded_number_of_moduli() -> None:
+    """Whoever reads a plan makes something for each of them."""
+    wire = write_plan(M.plan)
+    wire.moduli[:] = [2] * 64
+    assert len(read_plan(wire).moduli) == 64
+    wire.moduli.append(2)
+    with pytest.raises(PeerFault) as caught:
+        read_plan(wire)
+    assert caught.value.reason is MALFORMED
 
 
 READERS: list[tuple[type[Message], Callable[[Any], Any]]] = [
