@@ -93,9 +93,8 @@ def _run(stages: list[list[Mutant]], sources: dict[str, bytes], options: argpars
     importlib.import_module("silomix.runtime.bench.warm").warm_kernels()
     found: dict[str, Verdict] = {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    for stage, pending in enumerate(
-        stages[:1] if options.quick else stages
-    ):  # tests of a later stage are traced only if something has come so far
+    for stage, pending in enumerate(stages[:1] if options.quick else stages):
+        # tests of a later stage are traced only if something has come so far
         files = {module: scope.stages(module) for module in {m.module for m in pending}}
         every = {file: None for per_stage in files.values() for file in per_stage[stage]}
         tests = tests_of(every, scope.modules(), _tell)
