@@ -361,7 +361,7 @@ def test_a_hop_before_that_signs_two_sums_is_refused_with_the_verdict(tmp_path: 
         rest = [frame for frame in told if frame.WhichOneof("kind") != "cohort"]
         await passage.settle(c)
         with pytest.raises(EquivocationError):
-            await relay(node, [relay_open(m), *rest])
+            await asyncio.wait_for(relay(node, [relay_open(m), *rest]), 5)
         assert node.core.state is core.State.GIVEN_UP
 
     hop(tmp_path, go, "hop-2", CHECKED)
