@@ -1,0 +1,438 @@
+"""What a silo's process refuses: other tasks, a second training, other receipts. What it overwrites when it is done."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.core.protocol.checks import F as CHECKED
+from tests.core.protocol.federations import (
+    AGGREGATOR,
+    SCHEMA,
+    applied,
+    cohort,
+    counted,
+    federation,
+    headers,
+    identity,
+    manifest,
+    past,
+    ready,
+    recorded,
+    rng,
+    secret,
+)
+from tests.nodes.alone import Little, Peers, alone, config_of, ended
+
+from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
+from silomix.runtime.core.learning.bounds import bounds_of
+from silomix.runtime.core.learning.optimise import Optimiser
+from silomix.runtime.core.numbers.packing import Bytes
+from silomix.runtime.core.numbers.schema import Schema, TensorSpec
+from silomix.runtime.core.policy import AUTO
+from silomix.runtime.core.protocol import silo as core
+from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.messages import Manifest, Receipt
+from silomix.runtime.core.protocol.roundlog import Attempted, Fork, RoundLog, genesis
+from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.net.wire import write_manifest, write_receipt
+from silomix.runtime.nodes.check.silo import Held
+from silomix.runtime.nodes.silo import SiloNode
+from silomix.runtime.store.frozen import frozen_name
+from silomix.runtime.store.modelfile import model_digest, write_model
+from silomix.runtime.task import Trained
+from silomix.v1 import body_pb2, services_pb2
+
+F = federation()
+FIRST = {t.name: np.zeros(t.shape, np.float32) for t in SCHEMA.tensors}
+News = services_pb2.Announcement
+OVER = News(finished=services_pb2.Finished(round=4))
+
+
+class Counting(Little):
+    """A task that notes in which rounds it is trained."""
+
+    def __init__(self, schema: Schema = SCHEMA) -> None:
+        super().__init__(schema)
+        self.trained: list[int] = []
+
+    def train(self, tensors: Mapping[str, Any], round: int) -> Trained:  # noqa: A002 - as tasks have it
+        self.trained.append(round)
+        return super().train(tensors, round)
+
+
+def silo(
+    directory: Path,
+    work: Callable[[SiloNode], Coroutine[Any, Any, Any]],
+    f: Federation = F,
+    task: Any = None,
+    **stories: Any,
+) -> Any:
+    """Have something done with a silo to which others tell these stories, method by method."""
+    data = write_model(SCHEMA, FIRST)
+    stories = {
+        "Confirm": [services_pb2.ConfirmResponse()],
+        "GetModel": [[services_pb2.ModelPart(data=data, total_bytes=len(data))]],
+        **stories,
+    }
+
+    async def go(node: SiloNode) -> Any:
+        node.line = Peers(**stories)  # type: ignore[method-assign, assignment]
+        return await work(node)
+
+    return alone(lambda: SiloNode(config_of(directory, f, "silo-1"), task or Little()), go)
+
+
+def begun(f: Federation = F) -> RoundLog:
+    """A log whose first model is zeros."""
+    rest = Optimiser.of(f.policy)
+    state = model_digest(rest.state_schema(SCHEMA), rest.start(SCHEMA))
+    return RoundLog(f, [counted(genesis(f, model_digest(SCHEMA, FIRST), state).signed(identity(AGGREGATOR)), f)])
+
+
+async def joined(node: SiloNode, **changes: Any) -> Manifest:
+    """Have a silo take part in the first attempt, but for what its process does about it."""
+    log = begun(node.federation)
+    await node.step(core.RecordsIn(tuple(log.records)))
+    return manifest(node.federation, log=log, **changes)
+
+
+# News
+
+
+def test_a_silo_ends_when_the_federation_is_done(tmp_path: Path) -> None:
+    silo(tmp_path, SiloNode.main, Watch=[[OVER], [RuntimeError("it asks again")]])
+
+
+@pytest.mark.parametrize("reason", [Reason.UNKNOWN_PEER, Reason.WRONG_FEDERATION])
+def test_a_silo_that_is_not_wanted_ends_with_the_reason(tmp_path: Path, reason: Reason) -> None:
+    refusal = ended(grpc.StatusCode.PERMISSION_DENIED, f"{reason}: go away")
+    with pytest.raises(PeerFault, match="go away") as caught:
+        silo(tmp_path, SiloNode.main, Watch=[[refusal], [OVER]])
+    assert caught.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ended(grpc.StatusCode.UNAVAILABLE, "nobody there"),
+        ended(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{Reason.BUSY}: later"),
+        ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.WRONG_PROTOCOL}: upgrade"),
+    ],
+    ids=["nobody there", "busy", "another protocol"],
+)
+def test_a_silo_comes_back_where_that_may_be_of_use(tmp_path: Path, error: grpc.aio.AioRpcError) -> None:
+    silo(tmp_path, SiloNode.main, Watch=[[error], [OVER]])
+
+
+def test_a_silo_of_a_later_epoch_comes_back_to_an_aggregator_that_is_not_there_yet(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        node.federation = replace(node.federation, epoch=2)
+        await node.main()
+
+    refusal = ended(grpc.StatusCode.PERMISSION_DENIED, f"{Reason.UNKNOWN_PEER}: go away")
+    silo(tmp_path, go, Watch=[[refusal], [OVER]])
+
+
+def test_a_silo_joins_what_is_announced_and_gives_back_what_is_wanted(tmp_path: Path) -> None:
+    async def never(frames: Any) -> None:
+        await asyncio.Event().wait()
+
+    given: list[bytes] = []
+
+    async def gives(frames: Any) -> Any:
+        given.extend([services_pb2.GivenPart.FromString(raw).data async for raw in frames])
+        got.set()
+        return services_pb2.GiveModelResponse()
+
+    got = asyncio.Event()
+
+    async def go(node: SiloNode) -> None:
+        m = await joined(node)
+        await node.follower.follow()
+        wanted = services_pb2.Wanted(model_digest=m.model)
+        node.line = Peers(  # type: ignore[method-assign, assignment]
+            Watch=[[News(wanted=wanted), News(manifest=write_manifest(m)), OVER]], GiveModel=[gives], Submit=[never]
+        )
+        await node.main()
+        assert node.core.joined[1]
+        await asyncio.wait_for(got.wait(), 10)
+
+    silo(tmp_path, go)
+    assert b"".join(given) == write_model(SCHEMA, FIRST)
+
+
+# Records
+
+
+def test_a_silo_that_is_started_again_knows_what_it_knew(tmp_path: Path) -> None:
+    async def hears(node: SiloNode) -> None:
+        await node._records(tuple(past(F, 2).records))
+        await node._records(())
+
+    async def again(node: SiloNode) -> None:
+        assert [record.digest for record in node.core.log.records] == [one.digest for one in past(F, 2).records]
+
+    silo(tmp_path, hears)
+    silo(tmp_path, again)
+
+
+def test_two_stories_of_a_round_are_kept_and_refused(tmp_path: Path) -> None:
+    one = past(F, 1).records[1]
+    other = replace(recorded(past(F)), attempts=(Attempted(1, bytes(32), F.chain),)).signed(identity(AGGREGATOR))
+
+    async def go(node: SiloNode) -> None:
+        await node._records(tuple(past(F, 1).records))
+        with pytest.raises(Fork):
+            await node._records((counted(other, F),))
+        assert [record.digest for record in node.core.log.records][1] == one.digest
+        assert node.core.forks
+
+    silo(tmp_path, go)
+
+
+def test_a_silo_says_that_a_round_ran_without_it_when_one_did_and_not_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = begun()
+    m = manifest(F, log=log)
+    everybody, others = cohort(m, headers(m, F)), cohort(m, headers(m, F)[1:])
+    with_it, without = (applied(log, m, ready(m, c), c.silos) for c in (everybody, others))
+    abandoned = counted(recorded(log), F)
+    for number, (record, said) in enumerate(((with_it, False), (abandoned, False), (without, True))):
+
+        async def go(node: SiloNode, record: Any = record) -> None:
+            await node._records((*log.records, record))
+
+        caplog.clear()
+        silo(tmp_path / str(number), go, GetSum=[[ended(grpc.StatusCode.UNIMPLEMENTED)]])
+        assert any("ran without this silo" in one.getMessage() for one in caplog.records) is said
+
+
+# Freezing
+
+
+def test_a_silo_does_not_train_the_model_of_another_task(tmp_path: Path) -> None:
+    task = Counting(Schema((TensorSpec("c", (7,)),)))
+
+    async def go(node: SiloNode) -> None:
+        with pytest.raises(LocalFault) as caught:
+            await node._freeze(await joined(node))
+        assert caught.value.reason is Reason.WRONG_SCHEMA
+        assert task.trained == []
+
+    silo(tmp_path, go, task=task)
+
+
+def test_nothing_is_frozen_or_sent_for_an_aggregator_that_was_seen_to_lie(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        m = await joined(node)
+        node._body = (frozen_name(m, F), layout(m).body())
+        node.follower.liar = "it lied"
+        with pytest.raises(PeerFault, match="it lied"):
+            await node._freeze(m)
+
+    silo(tmp_path, go)
+
+
+def body_of(node: SiloNode) -> tuple[str, Bytes]:
+    assert node._body is not None
+    return node._body
+
+
+def test_a_silo_trains_once_for_a_model_whatever_it_still_has_of_it(tmp_path: Path) -> None:
+    """In memory, before the file is written; on the disk, after a restart; and never the integers of another model."""
+    task = Counting()
+
+    async def go(node: SiloNode) -> None:
+        m = await joined(node)
+        name, other = frozen_name(m, F), layout(m).body()
+        node._body = ("another model", other)
+        await node._freeze(m)
+        assert task.trained == [1]
+        found, first = body_of(node)
+        assert found == name
+        assert first is not other
+        assert node._durable is not None
+        await node._durable
+        node.frozen.path(name).rename(tmp_path / "kept")
+        await node._freeze(m)
+        assert task.trained == [1], "what is in memory is not trained again"
+        assert body_of(node)[1] is first
+        (tmp_path / "kept").rename(node.frozen.path(name))
+        node._body = None
+        await node._freeze(m)
+        assert task.trained == [1], "nor is what is on the disk"
+        assert (body_of(node)[1] == first).all()
+
+    silo(tmp_path, go, task=task)
+
+
+def test_a_silo_does_not_train_under_bounds_that_do_not_follow(tmp_path: Path) -> None:
+    f, task = federation(bound=AUTO), Counting()
+    right = bounds_of(f.policy, SCHEMA, FIRST, None)
+
+    async def go(node: SiloNode) -> None:
+        m = await joined(node, bounds=right)
+        with pytest.raises(PeerFault):
+            await node._freeze(replace(m, bounds=tuple(2 * bound for bound in right)))
+        assert task.trained == []
+        await node._freeze(m)
+        assert task.trained == [1]
+
+    silo(tmp_path, go, f, task)
+
+
+def test_a_silo_that_is_leaving_sends_nothing_that_it_cannot_write_down(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        m = await joined(node)
+
+        def ends(work: Any) -> None:
+            work.close()
+
+        node.spawn = ends  # type: ignore[method-assign]
+        with pytest.raises(ConnectionAbortedError):
+            node.keep(m, layout(m).body())
+
+    silo(tmp_path, go)
+
+
+# Sending
+
+
+def receipt(m: Manifest, root: bytes) -> body_pb2.Receipt:
+    made = Receipt("silo-1", m.digest, root, "hop-1")
+    return write_receipt(replace(made, signature=identity("hop-1").sign(made.digest)))
+
+
+async def taking_part(node: SiloNode) -> Manifest:
+    """A silo that has frozen its integers, and is to send them."""
+    log = begun(node.federation)
+    m = manifest(node.federation, log=log)
+    await node.step(core.RecordsIn(tuple(log.records)))
+    node._attempt = _nothing  # type: ignore[method-assign, assignment]
+    await node.step(core.Announced(m))
+    node._body = (frozen_name(m, node.federation), layout(m).body())
+    return m
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def answers(make: Callable[[bytes], Any], *, early: bool = False) -> Any:
+    """Hop 1 as it answers to a body with this root."""
+
+    async def answer(frames: Any) -> Any:
+        root = b""
+        if not early:
+            root = [body_pb2.Frame.FromString(raw) async for raw in frames][-1].trailer.root
+        return make(root)
+
+    return answer
+
+
+def test_a_receipt_is_for_the_body_that_was_sent(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        m = await taking_part(node)
+        other = secret("another body").value
+        node.line = Peers(Submit=[answers(lambda _: receipt(m, other))])  # type: ignore[method-assign, assignment]
+        with pytest.raises(PeerFault) as caught:
+            await node._submit(m)
+        assert caught.value.reason is Reason.ROOT_MISMATCH
+        node.line = Peers(Submit=[answers(lambda root: receipt(m, root))])  # type: ignore[method-assign, assignment]
+        await node._submit(m)
+        assert node.core.counted == m.digest
+
+    silo(tmp_path, go)
+
+
+def test_a_receipt_may_come_before_the_body_is_sent_again(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        m = await taking_part(node)
+        early = answers(lambda _: receipt(m, secret("sent before").value), early=True)
+        node.line = Peers(Submit=[early])  # type: ignore[method-assign, assignment]
+        await node._submit(m)
+        assert node.core.counted == m.digest
+
+    silo(tmp_path, go)
+
+
+def _same(error: Any, root: bytes) -> Any:
+    return error
+
+
+def test_a_body_that_hop_1_refuses_is_not_sent_again(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        m = await taking_part(node)
+        for error, reason in (
+            (ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.COHORT_CLOSED}: too late"), Reason.COHORT_CLOSED),
+            (ended(grpc.StatusCode.UNIMPLEMENTED), Reason.WRONG_SEQUENCE),
+        ):
+            stories = [answers(partial(_same, error)), answers(lambda root: receipt(m, root))]
+            node.line = Peers(Submit=stories)  # type: ignore[method-assign, assignment]
+            with pytest.raises(PeerFault) as caught:
+                await node._submit(m)
+            assert caught.value.reason is reason
+
+    silo(tmp_path, go)
+
+
+# What it overwrites
+
+
+def secrets_of(held: Held) -> list[bytes]:
+    share = [] if held.sealing.share is None else [held.sealing.share.value]
+    return [*(seed.value for _, seed in held.sealing.seeds), *share]
+
+
+def test_what_is_held_of_a_body_is_overwritten_whole() -> None:
+    m = manifest(CHECKED)
+    sealing = core.Silo(CHECKED, identity("silo-1")).sealing(m, rng("seeds"))
+    held = Held.of(m, sealing, layout(m).body())
+    assert held.blinders is not None
+    assert held.blinders.any()
+    assert len(secrets_of(held)) == 4
+    held.wipe()
+    assert secrets_of(held) == [bytes(32)] * 4
+    assert not held.blinders.any()
+
+
+@pytest.mark.parametrize("accepted", [True, False], ids=["sent", "refused"])
+@pytest.mark.parametrize("f", [F, CHECKED], ids=["semi-honest", "malicious"])
+def test_seeds_are_overwritten_when_the_body_is_sent_or_refused_unless_a_check_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, f: Federation, accepted: bool
+) -> None:
+    made: list[Held] = []
+    of = Held.of
+
+    def spied(*given: Any) -> Held:
+        made.append(of(*given))
+        return made[-1]
+
+    monkeypatch.setattr(Held, "of", spied)
+
+    async def go(node: SiloNode) -> None:
+        m = await taking_part(node)
+        error = ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.COHORT_CLOSED}: too late")
+        story = answers((lambda root: receipt(m, root)) if accepted else (lambda _: error))
+        node.line = Peers(Submit=[story])  # type: ignore[method-assign, assignment]
+        if accepted:
+            await node._submit(m)
+        else:
+            with pytest.raises(PeerFault):
+                await node._submit(m)
+        (held,) = made
+        kept = accepted and f is CHECKED
+        assert (node._held is held) is kept
+        assert any(map(any, secrets_of(held))) is kept
+        await node._records((*begun(f).records, counted(recorded(begun(f)), f)))
+        assert node._held is None
+        assert not any(map(any, secrets_of(held))), "nothing outlives the round"
+
+    silo(tmp_path, go, f)
