@@ -159,7 +159,7 @@ class Follower:
             await self._fetch(self._log.records[0])
             self.at = 0
             return
-        record = self._log.records[self.at + 1] if self.at >= 0 else self._log.records[0]
+        record = self._log.records[self.at + 1]
         if not follows(self._log.of(record)):
             await self._fetch(self._log.records[last])  # there the model is the aggregator's word
             self.at = last

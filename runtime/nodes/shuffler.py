@@ -121,15 +121,20 @@ class Spool:
 
     def _check_values(self, residues: Residues, index: int) -> None:
         """Where residues are in clear, check that each value is one that a silo can have."""
-        weight = self.layout.plan.weight_levels > 1 and index == self.layout.chunks - 1
-        values = residues[:, :-1] if weight else residues
-        sums = residue.decode_sum(values, self.layout.plan)
-        bad = int(np.count_nonzero(np.abs(sums) > self._limit))
+        levels, silo = self.layout.plan.weight_levels, self.header.silo
+        values = residue.decode_sum(residues, self.layout.plan)
+        if levels > 1 and index == self.layout.chunks - 1:
+            values, weight = values[:-1], int(values[-1])
+            if not 1 <= weight <= levels:
+                raise PeerFault(
+                    Reason.OUT_OF_RANGE, f"{silo} sent a weight of {weight}, and levels are 1 to {levels}", peer=silo
+                )
+        bad = int(np.count_nonzero(np.abs(values) > self._limit))
         if bad:
             raise PeerFault(
                 Reason.OUT_OF_RANGE,
-                f"{self.header.silo} sent {bad} value(s) beyond its bound",
-                peer=self.header.silo,
+                f"{silo} sent {bad} value(s) beyond its bound",
+                peer=silo,
             )
 
     def finish(self) -> bytes:

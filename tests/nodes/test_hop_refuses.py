@@ -173,6 +173,16 @@ def test_where_values_are_in_clear_each_is_one_that_a_silo_can_have(tmp_path: Pa
         assert taken(tmp_path, f, chunks(m, [-value for value in beyond])) is Reason.OUT_OF_RANGE
 
 
+def test_where_values_are_in_clear_no_silo_gives_itself_a_weight_that_there_is_not(tmp_path: Path) -> None:
+    """It would count for more than its share, or fail the round unnamed."""
+    f = federation(level=Level.TRUSTED, weight_levels=3)
+    m = manifest(f)
+    for weight in (1, 3):
+        assert taken(tmp_path, f, chunks(m, 5, weight=weight)) is None
+    for weight in (0, -1, 4, 29_998):
+        assert taken(tmp_path, f, chunks(m, 5, weight=weight)) is Reason.OUT_OF_RANGE
+
+
 def test_a_body_of_plain_values_is_checked_before_anything_is_shuffled(tmp_path: Path) -> None:
     f = federation(level=Level.TRUSTED, granularity=Granularity.MODEL)
     m = manifest(f)
