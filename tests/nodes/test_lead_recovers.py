@@ -1,0 +1,183 @@
+"""What an aggregator that begins takes from others: records that it can check, and the very model that is on record."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from tests.nodes.leads import ROUNDS, OneLine, answers, leading, refused
+
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol import aggregator as core
+from silomix.runtime.core.protocol.hearing import Shown
+from silomix.runtime.core.protocol.roundlog import Record, RoundLog
+from silomix.runtime.net.history import write_record
+from silomix.runtime.net.limits import PART_BYTES
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.lead.recovery import Want
+from silomix.runtime.store.modelfile import model_digest, read_model, write_model
+from silomix.v1 import services_pb2
+
+# What hops show
+
+
+def shown(life: bytes, records: Sequence[Record], total: int) -> services_pb2.ShowResponse:
+    return services_pb2.ShowResponse(life=life, total=total, records=[write_record(record) for record in records])
+
+
+@asynccontextmanager
+async def asking(home: Path) -> AsyncIterator[AggregatorNode]:
+    """A process that has a life, and asks the hops."""
+    async with leading(home) as node:
+        await node.step(core.Awake(node.clock()))
+        yield node
+
+
+async def told(node: AggregatorNode, monkeypatch: pytest.MonkeyPatch, line: OneLine) -> Shown:
+    """Have a hop show what it knows, and return what the machine would hear."""
+    found: list[Shown] = []
+
+    async def hear(hop: str, what: Shown) -> None:
+        found.append(what)
+
+    monkeypatch.setattr(node.recovery, "_hear", hear)
+    await node.recovery.show("shuffler-1", cast("Any", line))
+    (one,) = found
+    return one
+
+
+async def test_a_hop_is_asked_from_the_newest_record_on_that_is_here_and_is_heard(led: Path) -> None:
+    async with asking(led) as node:
+        records = node.core.log.records
+        line = OneLine([shown(node.core.life, records[-1:], ROUNDS + 1)])
+        await node.recovery.show("shuffler-1", cast("Any", line))
+        assert [request.start for request in line.asked] == [ROUNDS]
+        assert node.core.heard["shuffler-1"].records == tuple(records[-1:])
+
+
+async def test_a_hop_is_asked_page_by_page_and_no_longer_than_it_has_any(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(led) as node:
+        records = tuple(node.core.log.records)
+        node.core.log = RoundLog(node.federation, epochs=node.config.epochs)  # an emptied disk
+        life = node.core.life
+        line = OneLine([shown(life, records[:2], 3), shown(life, records[2:], 3)])
+        assert (await told(node, monkeypatch, line)).records == records
+        assert [request.start for request in line.asked] == [0, 2]
+
+
+async def test_a_hop_that_shows_more_records_than_there_are_rounds_is_not_listened_to(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could go on for ever."""
+    async with asking(led) as node:
+        records = tuple(node.core.log.records)
+        node.core.log = RoundLog(node.federation, epochs=node.config.epochs)
+        line = OneLine([shown(node.core.life, [one], 1 << 40) for one in (*records, *records)])
+        with pytest.raises(PeerFault, match="shuffler-1 shows more records than there can be") as caught:
+            await told(node, monkeypatch, line)
+        assert caught.value.reason is Reason.WRONG_LENGTH
+        assert len(line.asked) == ROUNDS + 2
+
+
+async def test_what_comes_after_the_end_of_this_epoch_is_not_asked_for(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(led) as node:
+        records = node.core.log.records
+        last = replace(records[1], next=node.federation.digest)
+        node.core.log = RoundLog(node.federation, epochs=node.config.epochs)
+        line = OneLine([shown(node.core.life, [records[0], last, records[2]], 1 << 40)])
+        assert [one.round for one in (await told(node, monkeypatch, line)).records] == [0, 1]
+        assert len(line.asked) == 1
+
+
+# What silos give
+
+
+@pytest.fixture
+def want(led: Path, tmp_path: Path) -> Want:
+    """The model to begin with, as if it were on record and lost."""
+    schema, tensors = read_model((led / "initial.safetensors").read_bytes())
+    digest = model_digest(schema, tensors)
+    return Want(digest, False, digest, schema, tmp_path / "back.safetensors")
+
+
+def test_what_is_on_record_is_taken_and_nothing_else(led: Path, want: Want) -> None:
+    data = (led / "initial.safetensors").read_bytes()
+    schema, tensors = read_model(data)
+    want.check(data)
+    with pytest.raises(PeerFault, match="what came is no model") as caught:
+        want.check(b"no model")
+    assert caught.value.reason is Reason.MALFORMED
+    changed = write_model(schema, {name: value + np.float32(1) for name, value in tensors.items()})
+    with pytest.raises(PeerFault, match="what came is not what is on record") as caught:
+        want.check(changed)
+    assert caught.value.reason is Reason.WRONG_MODEL
+    other = replace(schema, tensors=schema.tensors[:1])
+    with pytest.raises(PeerFault, match="what came is not what is on record"):
+        replace(want, schema=other).check(data)  # nobody can train that
+
+
+def test_a_file_counts_as_there_only_if_it_is_whole(led: Path, want: Want, tmp_path: Path) -> None:
+    data = (led / "initial.safetensors").read_bytes()
+    assert want.is_here(led / "initial.safetensors")
+    assert not want.is_here(tmp_path / "nothing")
+    (tmp_path / "half").write_bytes(data[: len(data) // 2])
+    assert not want.is_here(tmp_path / "half")
+
+
+def part(data: bytes, model: bytes = b"", *, state: bool = False) -> services_pb2.GivenPart:
+    what = services_pb2.Wanted(model_digest=model, state=state) if model else None
+    return services_pb2.GivenPart(what=what, data=data)
+
+
+async def test_a_silo_gives_back_what_is_wanted_in_parts_and_it_is_on_the_disk(led: Path, want: Want) -> None:
+    data = (led / "initial.safetensors").read_bytes()
+    async with leading(led) as node:
+        node.recovery.want = want
+        assert len(await answers(node, "GiveModel", "silo-01", part(data[:99], want.model), part(data[99:]))) == 1
+        assert want.path.read_bytes() == data
+        assert node.recovery._given.is_set()
+
+
+async def test_what_nobody_wants_is_refused_before_any_of_it_is_kept(led: Path, want: Want) -> None:
+    data = (led / "initial.safetensors").read_bytes()
+    not_wanted = (Reason.WRONG_MODEL, "that is not wanted, or not any more")
+    async with leading(led) as node:
+        assert await refused(node, "GiveModel", "silo-01", part(data, want.model)) == not_wanted
+        node.recovery.want = want
+        assert await refused(node, "GiveModel", "silo-01", part(data, bytes(32))) == not_wanted
+        assert await refused(node, "GiveModel", "silo-01", part(data, want.model, state=True)) == not_wanted
+        assert (await refused(node, "GiveModel", "silo-01", part(data, want.model[:-1])))[0] is Reason.WRONG_LENGTH
+        never = (Reason.WRONG_SEQUENCE, "a model that never began")
+        assert await refused(node, "GiveModel", "silo-01") == never
+        twice = [part(data[:99], want.model), part(data[99:], want.model)]
+        assert await refused(node, "GiveModel", "silo-01", *twice) == (
+            Reason.WRONG_SEQUENCE,
+            "a model that begins twice",
+        )
+        half = [part(data[:99], want.model)]
+        assert (await refused(node, "GiveModel", "silo-01", *half))[0] is Reason.MALFORMED
+        assert not want.path.exists()
+        assert not node.recovery._given.is_set()
+
+
+def parts(data: bytes, model: bytes) -> list[services_pb2.GivenPart]:
+    """A whole file, as a silo gives it."""
+    return [
+        part(data[start : start + PART_BYTES], b"" if start else model) for start in range(0, len(data), PART_BYTES)
+    ]
+
+
+async def test_no_more_is_held_than_the_model_can_be_long(led: Path, want: Want) -> None:
+    async with leading(led) as node:
+        node.recovery.want = want
+        longest, longer = (parts(bytes(length), want.model) for length in (want.most, want.most + 1))
+        assert (await refused(node, "GiveModel", "silo-01", *longest))[0] is Reason.MALFORMED
+        found = await refused(node, "GiveModel", "silo-01", *longer)
+        assert found == (Reason.WRONG_LENGTH, f"the model is longer than {want.most} bytes")

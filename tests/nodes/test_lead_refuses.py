@@ -1,0 +1,287 @@
+"""What an aggregator refuses of its peers: whoever is not the last hop, not a silo, or asks for what is not theirs."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.nodes.federations import run
+from tests.nodes.leads import ROUNDS, answers, call_of, kept, leading, refused
+
+from silomix.runtime.config.certificates import load_identity
+from silomix.runtime.config.load import load_node
+from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol.check.blame import Case, Charge, EquivocationError, Verdict
+from silomix.runtime.core.protocol.identity import Identity
+from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.roundlog import Outcome, computed_digest
+from silomix.runtime.net.history import read_record
+from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
+from silomix.runtime.nodes.passage import Passage
+from silomix.runtime.nodes.rows import make_passage
+from silomix.v1 import services_pb2
+
+NOT_LAST = (Reason.WRONG_CHAIN, "shuffler-1 is not the last hop")
+NOT_OPEN = (Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
+
+
+def opening(hop: str, manifest: bytes) -> services_pb2.RelayFrame:
+    return services_pb2.RelayFrame(open=services_pb2.RelayOpen(hop=hop, manifest_digest=manifest))
+
+
+def opened(node: AggregatorNode, manifest: Manifest) -> Passage:
+    """What an aggregator has when an attempt is open."""
+    node.passage, node._opened_at = make_passage(manifest, node.config.name, node.workers), node.clock()
+    return node.passage
+
+
+# Sums on their way in
+
+
+async def test_nobody_delivers_a_sum_while_no_attempt_is_open(led: Path) -> None:
+    async with leading(led) as node:
+        manifest = kept(node, 1).manifest
+        deliver = partial(refused, node, "Deliver", "shuffler-2")
+        assert await deliver() == (Reason.WRONG_MANIFEST, "no attempt is open here")
+        node._taken = (manifest, services_pb2.Delivery())
+        assert node.last_hops() == ("shuffler-2",)
+        other = kept(node, 2).manifest
+        assert await deliver(opening("shuffler-2", other.digest)) == NOT_OPEN
+        node._taken = None
+        opened(node, manifest)
+        assert node.last_hops() == ("shuffler-2",)
+        assert await deliver(opening("shuffler-2", other.digest)) == NOT_OPEN
+        reason, _ = await deliver(opening("shuffler-2", manifest.digest[:-1]))
+        assert reason is Reason.WRONG_LENGTH
+
+
+async def test_a_sum_comes_from_the_last_hop_of_its_own_attempt_and_from_nobody_else(led: Path) -> None:
+    """Two attempts may have two chains: whoever is last in one has no part in the sum of the other."""
+    async with leading(led) as node:
+        taken, at_work = kept(node, 1).manifest, kept(node, 2).manifest
+        turned = replace(at_work, chain=at_work.chain[::-1])
+        node._taken = (taken, services_pb2.Delivery(name="aggregator"))
+        assert await refused(node, "Deliver", "shuffler-1") == NOT_LAST  # before anything is read
+        assert await refused(node, "Deliver", "shuffler-1", opening("shuffler-1", taken.digest)) == NOT_LAST
+        opened(node, turned)
+        assert node.last_hops() == ("shuffler-1", "shuffler-2")
+        assert await refused(node, "Deliver", "shuffler-1", opening("shuffler-1", taken.digest)) == NOT_LAST
+        assert await refused(node, "Deliver", "shuffler-1", opening("shuffler-2", taken.digest)) == NOT_LAST
+        not_own = (Reason.WRONG_CHAIN, "shuffler-2 is not the last hop")
+        assert await refused(node, "Deliver", "shuffler-2", opening("shuffler-1", taken.digest)) == not_own
+        assert await refused(node, "Deliver", "shuffler-2", opening("shuffler-2", turned.digest)) == not_own
+        assert await refused(node, "Deliver", "shuffler-2", opening("shuffler-1", turned.digest)) == not_own
+        (word,) = await answers(node, "Deliver", "shuffler-2", opening("shuffler-2", taken.digest))
+        assert services_pb2.Delivery.FromString(word) == node._taken[1]
+
+
+async def test_a_sum_of_an_attempt_that_was_given_up_meanwhile_gets_no_word(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last hop would wipe its own copy on that word."""
+    async with leading(led) as node:
+        manifest = kept(node, 1).manifest
+        passage = opened(node, manifest)
+
+        async def all_of_it(*_: Any) -> bytes:
+            node.passage = None
+            return bytes(32)
+
+        monkeypatch.setattr(passage, "receive", all_of_it)
+        found = await refused(node, "Deliver", "shuffler-2", opening("shuffler-2", manifest.digest))
+        assert found == (Reason.WRONG_ATTEMPT, "the attempt was given up")
+        assert node._taken is None
+
+
+async def test_a_hop_that_tells_two_stories_is_told_that_it_was_caught(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with leading(led) as node:
+        manifest = kept(node, 1).manifest
+        passage = opened(node, manifest)
+
+        async def two_stories(*_: Any) -> bytes:
+            raise EquivocationError(Verdict("shuffler-2", "it signed two trails", Case(Charge.TRAILS, manifest)))
+
+        monkeypatch.setattr(passage, "receive", two_stories)
+        found = await refused(node, "Deliver", "shuffler-2", opening("shuffler-2", manifest.digest))
+        assert found == (Reason.TAMPERED, "it signed two trails")
+
+
+# Sums on their way out
+
+
+def sum_of(round_: int) -> services_pb2.GetSumRequest:
+    return services_pb2.GetSumRequest(round=round_)
+
+
+async def test_a_sum_is_given_only_of_a_round_that_was_applied_and_counts(led: Path) -> None:
+    async with leading(led) as node:
+        for round_ in (1, 2):
+            parts = await answers(node, "GetSum", "silo-01", sum_of(round_))
+            assert len(parts) == 1 + 4
+        for round_ in (0, ROUNDS + 1, 1 << 60):
+            found = await refused(node, "GetSum", "silo-01", sum_of(round_))
+            assert found == (Reason.WRONG_ROUND, f"the sum of round {round_} is not kept here")
+        node._published = 2  # the record of round 2 is here, and not enough hops have stored it
+        assert (await refused(node, "GetSum", "silo-01", sum_of(2)))[0] is Reason.WRONG_ROUND
+        node._published = 3
+        records = node.core.log.records
+        records[2] = replace(records[2], outcome=Outcome.ABANDONED)
+        assert (await refused(node, "GetSum", "silo-01", sum_of(2)))[0] is Reason.WRONG_ROUND
+        node.sums.write(replace(kept(node, 1), pads=()))
+        assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
+
+
+@pytest.mark.parametrize("method", ["Watch", "GetModel", "GetSum", "Confirm", "Say", "GiveModel"])
+async def test_what_is_for_silos_is_for_no_hop(led: Path, method: str) -> None:
+    async with leading(led) as node:
+        found = await refused(node, method, "shuffler-1")
+        assert found == (Reason.UNKNOWN_PEER, "shuffler-1 is not a silo: models are for silos")
+
+
+# Models
+
+
+def model(digest: bytes, *, state: bool = False) -> services_pb2.GetModelRequest:
+    return services_pb2.GetModelRequest(model_digest=digest, state=state)
+
+
+async def given(node: AggregatorNode, request: services_pb2.GetModelRequest) -> bytes:
+    parts = await answers(node, "GetModel", "silo-01", request)
+    return b"".join(services_pb2.ModelPart.FromString(part).data for part in parts)
+
+
+async def test_three_models_are_given_and_no_other(led: Path) -> None:
+    """The newest, the first, and the one before the newest where bounds follow from it."""
+    async with leading(led) as node:
+        digest, path = node.initial
+        before = node.core.log.before
+        assert len({digest, before, node.model}) == 3
+        assert await given(node, model(node.model)) == node.data
+        assert await given(node, model(digest)) == path.read_bytes()
+        assert await given(node, model(before)) == node.config.state.model(before).read_bytes()
+        assert await given(node, model(node.model, state=True)) == node.state_file()
+        not_current = (Reason.WRONG_MODEL, "that is not the current model")
+        assert await refused(node, "GetModel", "silo-01", model(bytes(32))) == not_current
+        assert await refused(node, "GetModel", "silo-01", model(bytes(32), state=True)) == not_current
+        policy = replace(node.federation.policy, bound=0.5)
+        node.federation = replace(node.federation, policy=policy)
+        assert await refused(node, "GetModel", "silo-01", model(before)) == not_current
+
+
+async def test_a_slow_reader_does_not_get_the_rest_of_a_model_that_is_not_the_newest_any_more(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silomix.runtime.nodes.aggregator.PART_BYTES", 1000)
+    async with leading(led) as node:
+        call, context = call_of("silo-01", model(node.model))
+
+        async def write(raw: bytes) -> None:
+            context.sent.append(raw)
+            node.model = bytes(32)  # a round is applied
+
+        monkeypatch.setattr(context, "write", write)
+        with pytest.raises(PeerFault) as caught:
+            await _Service(node).methods["GetModel"].answer(call)
+        assert caught.value.reason is Reason.WRONG_MODEL
+        assert len(context.sent) == 1
+
+
+# Who has computed the model
+
+
+def word(home: Path, silo: str, record: bytes) -> services_pb2.ConfirmRequest:
+    """What a silo signs: here every silo has the aggregator's key."""
+    signer = Identity(silo, load_identity(load_node(home).identity))
+    signature = signer.sign(computed_digest(record, silo))
+    return services_pb2.ConfirmRequest(record_digest=record, signature=signature)
+
+
+async def test_a_silos_word_counts_for_the_newest_record_that_is_published_and_with_its_signature(led: Path) -> None:
+    async with leading(led) as node:
+        head = node.core.log.head
+        one = replace(node.federation.member("silo-01"), key=node.federation.aggregator.key)
+        others = tuple(silo for silo in node.federation.silos if silo.name != "silo-01")
+        node.federation = replace(node.federation, silos=(one, *others))
+        old = node.core.log.records[1].digest
+        not_newest = (Reason.WRONG_HEAD, "that is not the newest record")
+        assert await refused(node, "Confirm", "silo-01", word(led, "silo-01", old)) == not_newest
+        node._published = ROUNDS
+        assert await refused(node, "Confirm", "silo-01", word(led, "silo-01", head)) == not_newest
+        node._published = ROUNDS + 1
+        found = await refused(node, "Confirm", "silo-01", word(led, "silo-02", head))
+        assert found[0] is Reason.BAD_SIGNATURE
+        assert not node.computed
+        assert len(await answers(node, "Confirm", "silo-01", word(led, "silo-01", head))) == 1
+        assert set(node.computed) == {"silo-01"}
+
+
+# News
+
+
+RAW = services_pb2.Announcement(finished=services_pb2.Finished(round=7)).SerializeToString()
+CALLED = services_pb2.Announcement(coin=services_pb2.Coin()).SerializeToString()
+
+
+async def heard(news: AsyncIterator[bytes]) -> list[bytes]:
+    return [raw async for raw in news]
+
+
+def test_a_silo_with_records_that_the_aggregator_lacks_is_told_that_this_is_an_old_copy(led: Path) -> None:
+    async def go() -> None:
+        async with leading(led) as node:
+            node.announced = (RAW, True)
+            assert await heard(node.news("silo-01", 3)) == [RAW]
+            with pytest.raises(
+                PeerFault, match=r"silo-01 has 4 records, and the aggregator 3: .* an old copy"
+            ) as caught:
+                await heard(node.news("silo-01", 4))
+            assert (caught.value.reason, caught.value.details["found"]) == (Reason.WRONG_HEAD, 4)
+            assert not node.present
+
+    run(go(), 5)
+
+
+def test_a_silo_gets_the_records_that_it_lacks_then_the_newest_announcement_and_hangs_up_after_the_last(
+    led: Path,
+) -> None:
+    async def go() -> None:
+        async with leading(led) as node:
+            node.announced = (RAW, True)
+            records, last = await heard(node.news("silo-01", 1))
+            shown = services_pb2.Announcement.FromString(records).records.records
+            assert [read_record(record).round for record in shown] == [1, 2]
+            assert last == RAW
+
+    run(go(), 5)
+
+
+def test_an_aggregator_that_leaves_says_first_what_it_has_to_say(led: Path) -> None:
+    """Else whoever comes back to the next one has missed it."""
+
+    async def go() -> None:
+        async with leading(led) as node:
+            node._leaving = True
+            assert len(await heard(node.news("silo-01", 1))) == 1
+            assert await heard(node.news("silo-01", 3)) == []
+            node.announced = (RAW, False)
+            assert await heard(node.news("silo-01", 3)) == [RAW]
+            node._leaving = False
+            news = node.news("silo-01", 3)
+            assert await anext(news) == RAW
+            node.called, node._leaving = (CALLED,), True
+            assert await heard(news) == [CALLED]
+
+    run(go(), 5)
+
+
+async def test_who_watches_says_which_federation_it_is_in(led: Path) -> None:
+    async with leading(led) as node:
+        node.announced = (RAW, True)
+        request = services_pb2.WatchRequest(federation_digest=node.federation.digest, records=3)
+        assert await answers(node, "Watch", "silo-01", request) == [RAW]
+        request.federation_digest = bytes(32)
+        assert (await refused(node, "Watch", "silo-01", request))[0] is Reason.WRONG_FEDERATION
