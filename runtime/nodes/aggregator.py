@@ -80,6 +80,8 @@ HAND_OVER_S = 5.0
 """Time that a hop has to hear that an epoch is over."""
 FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
+LOOK_S = 0.1
+"""How often it is looked whether the last silo has left."""
 
 Answered = TypeVar("Answered")
 
@@ -261,12 +263,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.passage.close()
 
     async def _farewell(self) -> None:
-        """Give silos the time to hear that the federation is done, and to compute the last model."""
+        """Give silos the time to hear that the federation is done, and to compute the last model.
+
+        Nobody tells of a silo that has left, so it is looked for.
+        """
         await asyncio.sleep(FAREWELL_S)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.federation.policy.release_s), self._news:
-                while set(self.present) - set(self.computed) and follows(self.federation):
-                    await self._news.wait()
+            async with asyncio.timeout(self.federation.policy.release_s):
+                while set(self.present) - set(self.computed) and follows(self.federation):  # noqa: ASYNC110 - see above
+                    await asyncio.sleep(LOOK_S)
 
     def _state_digest(self, moments: dict[str, Array]) -> bytes:
         return model_digest(self.optimiser.state_schema(self.schema), moments)
@@ -1101,19 +1106,19 @@ class _Service:
 
     async def _get_model(self, call: Call) -> None:
         request = await call.request(services_pb2.GetModelRequest, SMALL_BYTES)
-        node = self.node
+        node, wanted = self.node, digest_field(request.model_digest, "the model digest")
         data, initial, previous = node.data, node.initial, node.previous_file()
         before = node.core.log.before if previous is not None else b""
         if request.state:
             data = await node.work(node.state_file)
-        elif request.model_digest == initial[0] != node.model:  # somebody who begins from the start
+        elif wanted == initial[0] != node.model:  # somebody who begins from the start
             data = await node.work(initial[1].read_bytes)
-        elif previous is not None and request.model_digest == before != node.model:  # or who was away, for the bounds
+        elif previous is not None and wanted == before != node.model:  # or who was away, for the bounds
             data = await node.work(previous.read_bytes)
         computed = write_signatures(tuple(sorted(node.computed.items())))
         for start in range(0, len(data), PART_BYTES):
             # Also in between: a slow reader must not keep an old one in memory.
-            if request.model_digest not in (node.model, initial[0], before):
+            if wanted not in (node.model, initial[0], before):
                 raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
             part = services_pb2.ModelPart(total_bytes=len(data), data=data[start : start + PART_BYTES])
             if start == 0:

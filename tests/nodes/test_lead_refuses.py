@@ -1,5 +1,6 @@
 """What an aggregator refuses of its peers: whoever is not the last hop, not a silo, or asks for what is not theirs."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -167,6 +168,8 @@ async def test_three_models_are_given_and_no_other(led: Path) -> None:
         not_current = (Reason.WRONG_MODEL, "that is not the current model")
         assert await refused(node, "GetModel", "silo-01", model(bytes(32))) == not_current
         assert await refused(node, "GetModel", "silo-01", model(bytes(32), state=True)) == not_current
+        for length in (0, 31, 33):
+            assert (await refused(node, "GetModel", "silo-01", model(bytes(length))))[0] is Reason.WRONG_LENGTH
         policy = replace(node.federation.policy, bound=0.5)
         node.federation = replace(node.federation, policy=policy)
         assert await refused(node, "GetModel", "silo-01", model(before)) == not_current
@@ -285,3 +288,24 @@ async def test_who_watches_says_which_federation_it_is_in(led: Path) -> None:
         assert await answers(node, "Watch", "silo-01", request) == [RAW]
         request.federation_digest = bytes(32)
         assert (await refused(node, "Watch", "silo-01", request))[0] is Reason.WRONG_FEDERATION
+
+
+# The end
+
+
+async def test_an_aggregator_that_is_done_waits_for_silos_that_compute_and_not_for_those_that_have_left(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silomix.runtime.nodes.aggregator.FAREWELL_S", 0.0)
+    monkeypatch.setattr("silomix.runtime.nodes.aggregator.LOOK_S", 0.0)
+    async with leading(led) as node:
+        node.present["silo-01"], node.computed = 1, {}
+        farewell = asyncio.create_task(node._farewell())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not farewell.done()
+        del node.present["silo-01"]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert farewell.done()
+        await farewell
