@@ -14,7 +14,7 @@ from silomix.attacks.active.seized import in_memory
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.store.journal import Journal
-from silomix.runtime.store.vault import Secrets, Vault
+from silomix.runtime.store.vault import DamagedError, Secrets, Vault
 
 
 def lot(*numbers: int) -> Secrets:
@@ -102,6 +102,23 @@ def test_a_lot_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monk
     assert list(vault.lots("keys")) == [(1, "1", lot(1))]
 
 
+def test_whoever_has_a_lot_written_hears_that_it_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the disk has room again a moment later: keys would be told that are nowhere."""
+    vault = Vault(tmp_path)
+    synced, real = [], os.fsync
+
+    def full_once(file: int) -> None:
+        synced.append(file)
+        if len(synced) == 1:
+            raise OSError(errno.ENOSPC, "no space left")
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", full_once)
+    with pytest.raises(OSError, match="no space"):
+        vault.put("keys", 1, "1", lot(1))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lot_and_its_name_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[bool, list[str]]] = []
 
@@ -138,6 +155,17 @@ def test_a_file_of_another_length_is_damaged(tmp_path: Path, change: Callable[[b
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(UserError, match="damaged"):
         list(vault.lots("keys"))
+
+
+def test_a_file_that_was_cut_anywhere_is_damaged(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    vault.put("keys", 1, "1", lot(1))
+    file = tmp_path / "keys-1-1"
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        with pytest.raises(DamagedError, match="damaged"):
+            list(vault.lots("keys"))
 
 
 def test_the_journal_has_its_secrets_beside_it(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.core.protocol.federations import (
     agreement,
-    bond,
     body,
+    bond,
     cohort,
     evidence,
     federation,
