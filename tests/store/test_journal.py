@@ -81,7 +81,7 @@ def test_what_is_deleted_is_overwritten_also_where_sqlite_would_not(
     real = sqlite3.connect
 
     def lax(*args: Any, **options: Any) -> sqlite3.Connection:
-        made = real(*args, **options)
+        made: sqlite3.Connection = real(*args, **options)
         made.execute("PRAGMA secure_delete=OFF")
         return made
 

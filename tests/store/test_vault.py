@@ -1,6 +1,7 @@
 """R6: a lot of secrets is there after a crash, whole or not at all, and gone for good once it is forgotten."""
 
 import errno
+import hashlib
 import os
 import stat
 import subprocess
@@ -166,6 +167,16 @@ def test_a_file_that_was_cut_anywhere_is_damaged(tmp_path: Path) -> None:
         file.write_bytes(whole[:size])
         with pytest.raises(DamagedError, match="damaged"):
             list(vault.lots("keys"))
+
+
+def test_a_whole_file_of_another_format_is_not_read_as_this_one(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    vault.put("keys", 1, "1", lot(1))
+    file = tmp_path / "keys-1-1"
+    content = file.read_bytes()[:-32].replace(b"silomix secrets 1", b"silomix secrets 2")
+    file.write_bytes(content + hashlib.sha256(content).digest())
+    with pytest.raises(DamagedError, match="damaged"):
+        list(vault.lots("keys"))
 
 
 def test_the_journal_has_its_secrets_beside_it(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from silomix.runtime.core.protocol.messages import Header, Manifest
 from silomix.runtime.core.protocol.shuffler import (
     UNFIT_ROUNDS,
     Abort,
+    Accuse,
     Accused,
     Acknowledge,
     Closed,
@@ -331,6 +332,18 @@ def test_a_silo_sits_out_for_the_newest_that_was_shown_of_it(accused: bool) -> N
         assert hop.refuses(HeaderIn(header(m, "silo-1"), "silo-1")) is Reason.SEAL_BROKEN
     assert hop.refuses(HeaderIn(header(m, "silo-2"), "silo-2")) is Reason.SEAL_BROKEN
     assert hop.feed(HeaderIn(header(m, "silo-3"), "silo-3"))  # its rounds are over
+
+
+def test_garbage_does_not_let_a_silo_back_in_that_sits_out_for_longer() -> None:
+    """Others were a round ahead when they found its lie out, and its header had come before this hop heard of that."""
+    hop, m = opened(f=LONG)
+    h = header(m, "silo-1")
+    hop.feed(HeaderIn(h, "silo-1"))
+    hop.core.recall(Convicted(2, "silo-1", bytes(32)))
+    assert any(isinstance(e, Accuse) for e in hop.feed(Unopened(h)))
+    m = manifest(LONG, UNFIT_ROUNDS + 1)
+    hop.open(m)
+    assert hop.refuses(HeaderIn(header(m, "silo-1"), "silo-1")) is Reason.SEAL_BROKEN
 
 
 # An aggregator that begins
