@@ -6,23 +6,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import copytree
 from typing import Any, cast
 
 import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from tests.config.written import NODES, error_of
 
-from silomix.runtime.config.authority import CertificateAuthority
-from silomix.runtime.config.certificates import load_identity, peer_name_from_cert
-from silomix.runtime.config.load import load_federation, load_node
+from silomix.runtime.config.authority import CertificateAuthority, blank, private_pem
+from silomix.runtime.config.certificates import check_identity, load_identity, peer_name_from_cert
+from silomix.runtime.config.load import load_federation, load_node, reload_tls
+from silomix.runtime.config.owners.pins import write_pin
+from silomix.runtime.config.owners.selfsigned import self_signed
 from silomix.runtime.config.owners.trial import init
+from silomix.runtime.config.tables import ConfigError, Where
+from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.policy import Policy
+from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
+from silomix.runtime.core.protocol.owners import Pin
 
 
 def test_modes_are_right_from_the_start(tmp_path: Path) -> None:
@@ -118,6 +127,134 @@ def test_a_certificate_that_peers_would_refuse_is_found_at_the_start(
     monkeypatch.setattr("silomix.runtime.config.authority.CERTIFICATE_DAYS", 0)
     reissue(home, stranger, "silo-01")
     assert "ran out on" in str(error_of(load_node, home / "silo-01"))
+
+
+@pytest.mark.parametrize(("common", "dns"), [("silo-02", "silo-01"), ("silo-01", "silo-02"), ("silo-01", "")])
+def test_a_certificate_has_its_nodes_name_in_both_places(home: Path, common: str, dns: str) -> None:
+    """Peers look at the common name, and TLS at the DNS names."""
+    anchor = load_pem_private_key((home / "ca.key").read_bytes(), None)
+    private = load_pem_private_key((home / "silo-01" / "tls.key").read_bytes(), None)
+    assert isinstance(anchor, ec.EllipticCurvePrivateKey)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
+    made = blank(subject, certificate(home / "ca.pem").subject, private.public_key(), datetime.now(UTC), 9)
+    if dns:
+        made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(dns)]), critical=False)
+    (home / "silo-01" / "tls.pem").write_bytes(made.sign(anchor, SHA256()).public_bytes(Encoding.PEM))
+    error = error_of(load_node, home / "silo-01")
+    assert error.key == "certificate"
+    assert "the common name and the DNS name silo-01" in str(error)
+
+
+def test_a_tls_key_that_is_none_is_found_at_the_start(home: Path) -> None:
+    (home / "silo-01" / "tls.key").write_text("no key\n", encoding="utf-8")
+    error = error_of(load_node, home / "silo-01")
+    assert error.key == "key"
+    assert "is not a private key" in str(error)
+
+
+# Certificates that others pin
+
+
+@pytest.fixture(scope="module")
+def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation without a CA, whose first silo's files a test may change."""
+    directory = tmp_path_factory.mktemp("pinned") / "federation"
+    init(directory, 3, 1, name="demo", policy=Policy())
+    return directory
+
+
+def show_instead(node: Path, name: str = "silo-01", days: int = 9, *, pins: bool = True) -> None:
+    """Give a node another certificate of its own, and have its identity pin it."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    made = self_signed(name, private, days)
+    (node / "tls.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    (node / "tls.key").write_bytes(private_pem(private))
+    if pins:
+        identity = Identity("silo-01", load_identity(node / "identity.key"))
+        write_pin(Pin("silo-01", 2, made.public_bytes(Encoding.DER)).signed(identity), node.parent)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda node: show_instead(node, "silo-02", pins=False), "is for CN=silo-02"),
+        (lambda node: show_instead(node, days=0), "ran out on"),
+        (lambda node: (node.parent / "silo-01.pin").unlink(), "there is no silo-01.pin"),
+        (lambda node: show_instead(node, pins=False), "others would refuse it"),
+    ],
+    ids=["another name", "run out", "no pin", "another pin"],
+)
+def test_a_certificate_that_others_do_not_know_is_found_at_the_start(
+    pinned: Path, tmp_path: Path, spoil: Callable[[Path], None], problem: str
+) -> None:
+    home = copytree(pinned, tmp_path / "federation")
+    node = home / "silo-01"
+    config = load_node(node)
+    spoil(node)
+    with pytest.raises(ConfigError) as caught:
+        reload_tls(config)
+    assert caught.value.key == "certificate"
+    assert problem in str(caught.value)
+
+
+def test_a_certificate_that_its_node_has_pinned_is_taken(pinned: Path, tmp_path: Path) -> None:
+    home = copytree(pinned, tmp_path / "federation")
+    config = load_node(home / "silo-01")
+    show_instead(home / "silo-01")
+    reload_tls(config)
+
+
+# Identities that are in no file
+
+SIGNER = Identity("silo-01", Secret(bytes([1]) * 32))
+MEMBER = Member("silo-01", SIGNER.public)
+NOTHING = SIGNER.sign(digest("signer")).hex()
+"""A signature that means nothing to anybody: the digest's purpose is this one alone."""
+
+
+def checked(**values: object) -> None:
+    given = {"identity": Path("nowhere"), "identity_command": (), "identity_token": "", **values}
+    check_identity(Where(Path("silo.toml")), given, MEMBER)
+
+
+def test_a_command_that_signs_is_tried_with_what_means_nothing_and_no_file_is_looked_for() -> None:
+    checked(identity_command=("echo", NOTHING))
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "problem"),
+    [
+        (
+            {"identity_command": ("echo", NOTHING), "identity_token": "pkcs11:token=a"},
+            "identity_token",
+            "one of the two",
+        ),
+        ({"identity_command": ("echo", "no signature")}, "identity_command", "where a signature is 128 hex digits"),
+        ({"identity_command": ("echo", "00" * 64)}, "identity_command", "signs with another key"),
+        ({"identity_token": "pkcs11:token=a"}, "identity_token", "a token's URI lacks"),
+        ({}, "identity", "nowhere"),
+    ],
+    ids=["both", "nonsense", "another key", "no token", "no file"],
+)
+def test_an_identity_that_does_not_sign_is_found_at_the_start(
+    values: Mapping[str, object], key: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(**values)
+    assert caught.value.key == key
+    assert problem in str(caught.value)
+
+
+# Peers
+
+
+@pytest.mark.parametrize(("common", "found"), [([], "none"), ([b"a b"], "b'a b'"), ([b"a", b"b"], "b'a', b'b'")])
+def test_whoever_is_refused_for_a_name_is_told_the_one_that_was_found(common: list[bytes], found: str) -> None:
+    with pytest.raises(PeerFault) as caught:
+        peer_name_from_cert({"x509_common_name": common, "x509_subject_alternative_name": common})
+    assert caught.value.details["found"] == found
+    assert f"(common name: {found})" in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path, monk
         file.write(b"more")
     with pytest.raises(FileNotFoundError, match="nowhere"), naming(tmp_path / "other"):
         (tmp_path / "nowhere").read_bytes()  # an error that names a file keeps it
+    with pytest.raises(OSError, match="the token is gone"), naming(tmp_path / "other"):
+        raise OSError("the token is gone")  # and one that is not the system's keeps what it says
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])

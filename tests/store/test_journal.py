@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.tools import examples
@@ -71,6 +72,27 @@ def test_every_write_is_synchronised(tmp_path: Path) -> None:
     assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
     assert journal._db.execute("PRAGMA secure_delete").fetchone() == (1,)
     journal.close()
+
+
+def test_what_is_deleted_is_overwritten_also_where_sqlite_would_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its default depends on who built it."""
+    real = sqlite3.connect
+
+    def lax(*args: Any, **options: Any) -> sqlite3.Connection:
+        made: sqlite3.Connection = real(*args, **options)
+        made.execute("PRAGMA secure_delete=OFF")
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", lax)
+    journal = Journal(tmp_path / "journal.sqlite")
+    secret = os.urandom(32)
+    journal.put("keys", 1, "1", secret)
+    journal.put("keys", 1, "2", b"another")
+    journal.forget("keys", 1, "1")
+    journal.close()
+    assert secret not in (tmp_path / "journal.sqlite").read_bytes()
 
 
 def test_a_fact_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -200,6 +222,53 @@ def test_a_fact_that_changes_under_a_running_node_is_found_on_reading(tmp_path: 
     with pytest.raises(JournalError, match=r"damaged"):
         list(journal.facts("released"))
     journal.close()
+
+
+@pytest.mark.parametrize("change", ["value = NULL", "value = 1.5", "key = CAST(x'ff' AS TEXT)"])
+def test_a_fact_that_is_not_even_text_and_bytes_any_more_is_found(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal.put("released", 1, "silo-17", b"the cohort")
+    journal._db.execute(f"UPDATE facts SET {change}")
+    with pytest.raises(JournalError, match=r"damaged"):
+        list(journal.facts("released"))
+    journal.close()
+    with pytest.raises(JournalError, match=r"damaged"):
+        Journal(path)
+
+
+def test_facts_in_another_order_are_found(tmp_path: Path) -> None:
+    """Each of them is whole, and yet one that is looked for would not be found: a hop would release a model twice."""
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    for kind in ("accused", "closed", "released", "signed"):
+        journal.put(kind, 1, "", b"the cohort")
+    journal.close()
+    data, places = bytearray(path.read_bytes()), 4096 + 8  # the table's only page, behind its head
+    assert int.from_bytes(data[4096 + 3 : 4096 + 5], "big") == 4
+    first, last = data[places : places + 2], data[places + 6 : places + 8]
+    data[places : places + 2], data[places + 6 : places + 8] = last, first
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="damaged"):
+        Journal(path)
+
+
+def test_a_damage_that_sqlite_cannot_put_into_words_is_one_too(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    data = path.read_bytes()
+    assert b"tablefactsfacts" in data
+    path.write_bytes(data.replace(b"tablefactsfacts", b"table\xffactsfacts").replace(b"CREATE TABLE", b"CREATE TABLX"))
+    with pytest.raises(JournalError, match="damaged"):
+        Journal(path)
+
+
+def test_a_journal_that_is_used_after_its_end_is_not_called_damaged(tmp_path: Path) -> None:
+    """Its owner would be told to enrol the node anew."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        journal.put("released", 1, "", b"1")
 
 
 def test_no_flipped_bit_makes_a_fact_disappear_in_silence(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """R6: a lot of secrets is there after a crash, whole or not at all, and gone for good once it is forgotten."""
 
 import errno
+import hashlib
 import os
 import stat
 import subprocess
@@ -14,7 +15,7 @@ from silomix.attacks.active.seized import in_memory
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.store.journal import Journal
-from silomix.runtime.store.vault import Secrets, Vault
+from silomix.runtime.store.vault import DamagedError, Secrets, Vault
 
 
 def lot(*numbers: int) -> Secrets:
@@ -102,6 +103,23 @@ def test_a_lot_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monk
     assert list(vault.lots("keys")) == [(1, "1", lot(1))]
 
 
+def test_whoever_has_a_lot_written_hears_that_it_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the disk has room again a moment later: keys would be told that are nowhere."""
+    vault = Vault(tmp_path)
+    synced, real = [], os.fsync
+
+    def full_once(file: int) -> None:
+        synced.append(file)
+        if len(synced) == 1:
+            raise OSError(errno.ENOSPC, "no space left")
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", full_once)
+    with pytest.raises(OSError, match="no space"):
+        vault.put("keys", 1, "1", lot(1))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lot_and_its_name_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[bool, list[str]]] = []
 
@@ -137,6 +155,27 @@ def test_a_file_of_another_length_is_damaged(tmp_path: Path, change: Callable[[b
     file = tmp_path / "keys-1-1"
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(UserError, match="damaged"):
+        list(vault.lots("keys"))
+
+
+def test_a_file_that_was_cut_anywhere_is_damaged(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    vault.put("keys", 1, "1", lot(1))
+    file = tmp_path / "keys-1-1"
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        with pytest.raises(DamagedError, match="damaged"):
+            list(vault.lots("keys"))
+
+
+def test_a_whole_file_of_another_format_is_not_read_as_this_one(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    vault.put("keys", 1, "1", lot(1))
+    file = tmp_path / "keys-1-1"
+    content = file.read_bytes()[:-32].replace(b"silomix secrets 1", b"silomix secrets 2")
+    file.write_bytes(content + hashlib.sha256(content).digest())
+    with pytest.raises(DamagedError, match="damaged"):
         list(vault.lots("keys"))
 
 

@@ -110,3 +110,43 @@ def test_without_the_key_only_the_deadline_closes(share: float) -> None:
     assert hop.core.wake_at() == 60
     assert hop.feed(Tick(59.0)) == []
     assert len(released(hop.feed(Tick(60.0)))) == 4
+
+
+def test_only_the_first_hop_waits_and_never_beyond_the_deadline() -> None:
+    """So long whoever asks is told to wait."""
+    m = manifest(EARLY)
+    for name, pace, waits in (
+        ("hop-2", known(Pace(0.8)), 0.0),
+        ("hop-1", Pace(0.8), 60.0),
+        ("hop-1", known(Pace(0.8)), SLACK * 4.0),
+        ("hop-1", known(Pace(0.8), (100.0,) * 5), 60.0),
+    ):
+        hop = Hop(name, EARLY)
+        hop.core.pace = pace
+        hop.open(m)
+        assert hop.core.waits_s == waits
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_silos_for_whom_a_sum_has_left_are_waited_for_until_the_deadline(shown: bool) -> None:
+    """For fewer of them nothing is released any more: to close early would be to give up."""
+    hop, m = Hop("hop-1", EARLY), manifest(EARLY)
+    hop.open(m)
+    hop.submit(*headers(m, EARLY)[:4])
+    assert len(released(hop.feed(Tick(60.0)))) == 4
+    if shown:
+        hop.show(m, cohort(m, headers(m, EARLY)[:4]))
+        m = manifest(EARLY, attempt=2)
+    hop.restart()
+    hop.core.pace = known(hop.core.pace)
+    hop.open(m)
+    of = headers(m, EARLY)
+    hop.submit(*of[:3])
+    assert hop.feed(Tick(30.0)) == []
+    assert hop.core.state is State.OPEN
+    if shown:
+        assert hop.core.waits_s == 60.0
+    hop.submit(of[3])
+    assert hop.core.state is (State.RELEASING if shown else State.OPEN)
+    if not shown:
+        assert len(released(hop.feed(Tick(60.0)))) == 4

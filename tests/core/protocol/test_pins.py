@@ -13,6 +13,7 @@ from tests.core.protocol.federations import (
     STATE,
     counted,
     federation,
+    header,
     identity,
     manifest,
     past,
@@ -22,13 +23,14 @@ from tests.core.protocol.federations import (
 from tests.core.protocol.hops import opening
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.policy import MAX_PARAMETERS, Policy
+from silomix.runtime.core.policy import MAX_PARAMETERS, Policy, TrapPlacement
 from silomix.runtime.core.protocol import shuffler, silo
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Record, check_beginning, genesis
-from silomix.runtime.core.protocol.rules import check_manifest, pin_problem
+from silomix.runtime.core.protocol.rules import check_header, check_manifest, pin_problem
 from silomix.runtime.render.capacity import COSTS, Place
 
 PINS = {"schema": SCHEMA.digest.hex(), "parameters": SCHEMA.parameters}
@@ -145,3 +147,22 @@ def test_what_a_hop_can_hold_bounds_a_model_that_nobody_pinned() -> None:
     for place in (Place.FIRST_HOP, Place.LATER_HOP):
         assert MAX_PARAMETERS * COSTS[place].bytes_per_parameter <= 64 << 30
     assert prod(HUGE.tensors[0].shape) > MAX_PARAMETERS
+
+
+@pytest.mark.parametrize("placement", TrapPlacement)
+def test_a_model_has_a_parameter_for_every_trap(placement: TrapPlacement) -> None:
+    """Traps are drawn without replacement: from fewer parameters none could be."""
+    span = SCHEMA.parameters if placement is TrapPlacement.RANDOM else 5
+    for more, fits in ((0, True), (1, False)):
+        policy = Policy(level=Level.MALICIOUS, traps=span + more, trap_placement=placement)
+        assert (pin_problem(SCHEMA, policy) == "") is fits
+
+
+def test_a_digest_that_is_refused_is_shown_as_it_is_written_elsewhere() -> None:
+    f = federation()
+    h = header(manifest(f), "silo-1")
+    with pytest.raises(PeerFault) as caught:
+        check_header(h, manifest(f, attempt=2), f)
+    assert caught.value.reason is Reason.WRONG_MANIFEST
+    assert h.manifest.hex()[:16] in caught.value.message
+    assert manifest(f, attempt=2).digest.hex()[:16] in caught.value.message
