@@ -1099,8 +1099,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         if asked < max(newest, *self.keys, self.closed):
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
         check_round(event.round, self.federation)
-        if event.attempt > MOST_ATTEMPTS:  # each leaves a fact behind
-            raise PeerFault(Reason.WRONG_ATTEMPT, f"no round has more than {MOST_ATTEMPTS} attempts")
+        if not 1 <= event.attempt <= MOST_ATTEMPTS:  # each leaves a fact behind
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"a round's attempts are 1 to {MOST_ATTEMPTS}", found=event.attempt)
         if (event.round, event.head) != (self.log.round, self.log.head):
             raise self._unlinked(event.round)
         if event.silos != self.federation.draw(self.log.applied + 1, self.log.model):
@@ -1401,10 +1401,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _counted(self, event: Counted) -> list[Effect]:
         attempt, silo = self._now_open, event.header.silo
-        counting = attempt.counting.pop(silo, None)
+        counting = attempt.counting.get(silo)
         if counting is None or counting[0] != event.header.digest:
             return []
-        attempt.counted[silo] = counting
+        attempt.counted[silo] = attempt.counting.pop(silo)
         if event.now is not None:
             attempt.took[silo] = max(0.0, event.now - attempt.opened)
         effects: list[Effect] = [Acknowledge(counting[1])]

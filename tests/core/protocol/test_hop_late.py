@@ -26,6 +26,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.hearing import MOST_TOLD, Shown, life_after
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Header, Manifest
+from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
 from silomix.runtime.core.protocol.shuffler import (
     UNFIT_ROUNDS,
     Abort,
@@ -396,3 +397,23 @@ def test_a_hop_that_is_new_in_a_later_epoch_asks_for_the_history_and_does_not_sa
     with pytest.raises(PeerFault) as caught:
         machine.step(asked)
     assert caught.value.reason is Reason.WRONG_HEAD
+
+
+def test_no_keys_are_made_for_an_attempt_that_no_round_has() -> None:
+    hop = Hop("hop-1", known=False)
+    hop.catch_up(past(F, 1).head)
+    for attempt in (0, MOST_ATTEMPTS + 1):
+        assert hop.refuses(ask(2, attempt)) is Reason.WRONG_ATTEMPT
+    hop.feed(ask(2, 1))
+
+
+def test_late_word_of_an_earlier_body_does_not_lose_the_one_that_is_being_added() -> None:
+    hop, first = opened()
+    old = header(first, "silo-1")
+    m = manifest(F, 1, 2)
+    hop.open(m)
+    new = header(m, "silo-1")
+    hop.feed(HeaderIn(new, "silo-1"))
+    assert hop.core.step(body(new)) == [Count(new)]
+    assert hop.core.step(Counted(old)) == []
+    assert any(isinstance(effect, Acknowledge) for effect in hop.core.step(Counted(new)))
