@@ -15,7 +15,7 @@ from functools import cached_property
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import tamper
-from silomix.runtime.core.numbers.masks import Secret, commitment, public_key, unseal
+from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret, commitment, public_key, unseal
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import EquationKind, Finding, Scalars
 from silomix.runtime.core.protocol.check.forms import scalars_of
@@ -370,8 +370,8 @@ def defend(
 def _decide_pad(case: Case, subject: Subject, federation: Federation) -> Verdict:
     check, hop = case.check, case.hop
     chain = case.manifest.chain
-    if check is None or hop not in chain:
-        raise _nothing("a case about a pad needs the transcript and a hop")
+    if check is None or hop not in chain or len(case.pad) != SEED_BYTES:
+        raise _nothing("a case about a pad needs the transcript, a hop, and its pad")
     check_holds(check, subject.context, subject.cohort.silos, chain, federation)
     pad = Secret(case.pad)
     if pad_digest(pad) != subject.ready.trails[chain.index(hop)].pad:
