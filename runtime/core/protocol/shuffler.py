@@ -1721,6 +1721,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _investigated(self, event: Investigated) -> list[Effect]:
         """Open one claim that is false. No other key is ever opened, so no honest silo's mask is."""
         manifest, truth, chain = self._now_open.manifest, dict(event.truth), self._now_open.manifest.chain
+        if manifest.digest != event.manifest:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "another attempt is open by now")
         keys = self.keys.get((manifest.round, manifest.attempt), {})
         roots = {}
         if event.finding.kind is EquationKind.EDGE:
@@ -1734,10 +1736,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _case(self, event: CaseIn) -> list[Effect]:
         """Look at evidence against a silo oneself, and let it sit out. One of a vector is known where that came in."""
         verdict = decide(event.case, self.federation)
-        round_ = event.case.manifest.round
+        round_, evidence = event.case.manifest.round, event.case.digest
         if verdict.culprit not in self.federation.silo_names or round_ < self.log.round - UNFIT_ROUNDS:
             return []
-        return [Remember(Convicted(round_, verdict.culprit, event.case.digest))]
+        return [] if evidence in self.convicted else [Remember(Convicted(round_, verdict.culprit, evidence))]
 
     def _reveal(self, event: RevealIn) -> list[Effect]:
         """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""

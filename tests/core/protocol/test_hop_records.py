@@ -423,3 +423,20 @@ def test_a_lie_for_which_nobody_sits_out_any_more_is_not_written_down() -> None:
     asked = Asked("hop-1")
     asked.hop.catch_up(past(CHECKED, UNFIT_ROUNDS + 1).head)
     assert asked.hop.feed(CaseIn(false_share(asked))) == []
+
+
+def test_an_investigation_of_an_earlier_attempt_opens_no_key_of_this_one() -> None:
+    asked = Asked("hop-1").answer()
+    check = asked.check(("silo-1", 1))
+    (effect,) = asked.hop.feed(asked.charge(check))
+    assert isinstance(effect, Investigate)
+    asked.hop.open(manifest(CHECKED, attempt=2))
+    truth = tuple((silo, asked.zeros) for silo in asked.c.silos)
+    late = Investigated(asked.m.digest, effect.finding, effect.subject, check, truth)
+    assert asked.hop.refuses(late) is Reason.WRONG_SEQUENCE
+
+
+def test_a_case_is_written_down_once() -> None:
+    asked = Asked("hop-1")
+    asked.hop.feed(CaseIn(false_share(asked)))
+    assert asked.hop.feed(CaseIn(false_share(asked))) == []
