@@ -372,12 +372,8 @@ class Silo(Machine[State, Event, Effect, Fact]):
             layer = manifest.layer(name)
             context = manifest.context(layer)
             seed = Secret.draw(rng)
-            try:
-                blob = seal(seed, key.public_key, context)
-            except ValueError:
-                raise PeerFault(Reason.WRONG_KEYS, f"the round key of {name} is unusable", peer=name) from None
             seeds.append((layer, seed))
-            sealed.append(SealedSeed(name, blob, commitment(seed, context)))
+            sealed.append(SealedSeed(name, seal(seed, key.public_key, context), commitment(seed, context)))
         header = Header(self.identity.name, manifest.digest, tuple(sealed), layout(manifest).chunks)
         if manifest.plan.level is not Level.MALICIOUS:
             return Sealing(header.signed(self.identity), tuple(seeds))
