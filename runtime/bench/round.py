@@ -291,7 +291,7 @@ class Bench:
             },
             "cpu_s": {arm: median(t["cpu"] for t in laps) for arm, laps in times.items()},
             "protected_cpu_s": self._by_role(laps),
-            "cpu_s_by_role": {arm: self._by_role(times[arm]) for arm in self.protected},
+            "cpu_s_by_role": {arm: self._by_role(laps) for arm, laps in times.items()},
             "peak_mib": peaks,
             "model_mib": self.parameters * 4 / (1 << 20),
         }

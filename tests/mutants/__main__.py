@@ -97,7 +97,7 @@ def _run(stages: list[list[Mutant]], sources: dict[str, bytes], options: argpars
         # tests of a later stage are traced only if something has come so far
         files = {module: scope.stages(module) for module in {m.module for m in pending}}
         every = {file: None for per_stage in files.values() for file in per_stage[stage]}
-        tests = tests_of(every, scope.modules(), _tell)
+        tests = tests_of(every, scope.modules(), _tell, options.jobs)
         for nodeid in (nodeid for nodeid, test in tests.items() if not test.passed):
             _tell(f"left out, since it fails without any mutant: {nodeid}")
         cases = (

@@ -81,11 +81,7 @@ def _passing(source: Source) -> set[str]:
 def guards(source: Source) -> Iterator[Mutant]:
     """A condition for a refusal that never holds."""
     for node in source.all(ast.If):
-        if (
-            _refuses(node)
-            and _decides(source, node)
-            and (len(node.body) > 1 or node.orelse or not isinstance(node.body[0], ast.Raise))
-        ):
+        if _refuses(node) and (len(node.body) > 1 or node.orelse or not isinstance(node.body[0], ast.Raise)):
             yield source.mutant("guard", node.test, source.replaced(node.test, "False"))
 
 
@@ -147,7 +143,7 @@ def members(source: Source) -> Iterator[Mutant]:
 def filters(source: Source) -> Iterator[Mutant]:
     """A selection that selects everything."""
     for comprehension in (n for n in ast.walk(source.tree) if isinstance(n, ast.comprehension)):
-        for condition in (c for c in comprehension.ifs if _decides(source, c)):
+        for condition in comprehension.ifs:
             yield source.mutant("filter", condition, source.replaced(condition, "True"))
 
 
@@ -237,15 +233,6 @@ def _judges(source: Source, node: ast.AST) -> bool:
     return bool(around) and any(isinstance(inner, ast.Raise) for inner in ast.walk(around[-1]))
 
 
-def _decides(source: Source, node: ast.AST) -> bool:
-    """Whether a condition may decide about a refusal.
-
-    In a machine every one may: what it ignores, it refuses. A driver's conditions decide when it asks and when it stops
-    asking, which costs time at most, except in functions that raise something.
-    """
-    return not source.module.startswith("runtime/nodes/") or _judges(source, node)
-
-
 def _refuses(node: ast.If) -> bool:
     """Whether a condition leads to a refusal: a fault, a complaint, an attempt given up, or nothing that is done."""
     last = node.body[-1]
@@ -270,8 +257,7 @@ def _conditions(source: Source, kind: type[N]) -> list[N]:
         if isinstance(value, ast.BoolOp | ast.Compare):
             roots.append(value)
     roots += [condition for node in source.all(ast.comprehension) for condition in node.ifs]
-    decisive = (root for root in roots if _decides(source, root))
-    found = {node: None for root in decisive for node in ast.walk(root) if isinstance(node, kind)}
+    found = {node: None for root in roots for node in ast.walk(root) if isinstance(node, kind)}
     return list(found)
 
 

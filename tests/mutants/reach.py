@@ -128,22 +128,41 @@ class Tracer:
         self._out.write_text(json.dumps(self._tests))
 
 
-def tests_of(files: Iterable[str], modules: Iterable[str], progress: Callable[[str], None]) -> dict[str, Test]:
-    """Return all tests of some files; those of files that have changed are traced anew."""
-    found: dict[str, Test] = {}
+def tests_of(
+    files: Iterable[str], modules: Iterable[str], progress: Callable[[str], None], jobs: int
+) -> dict[str, Test]:
+    """Return all tests of some files; those of files that have changed are traced anew, so many at once."""
     shared = _shared_digest()
     (BUILD / "reach").mkdir(parents=True, exist_ok=True)
-    for file in files:
-        name = hashlib.sha256(f"{file} {shared}".encode() + (ROOT / file).read_bytes()).hexdigest()[:24]
-        path = BUILD / "reach" / f"{name}.json"
-        if not path.exists():
-            progress(f"tracing {file}")
-            trace(file, {module: ROOT / module for module in modules}, path)
+    paths = {
+        file: BUILD / "reach" / f"{hashlib.sha256(f'{file} {shared}'.encode() + content).hexdigest()[:24]}.json"
+        for file, content in ((file, (ROOT / file).read_bytes()) for file in files)
+    }
+    trace_all({file: path for file, path in paths.items() if not path.exists()}, modules, progress, jobs)
+    found: dict[str, Test] = {}
+    for file, path in paths.items():
         tests = read(file, path)
         if not tests:
             progress(f"{file} has no test that can be run, and is left out")
         found |= tests
     return found
+
+
+def trace_all(wanted: Mapping[str, Path], modules: Iterable[str], progress: Callable[[str], None], jobs: int) -> None:
+    """Trace several files of tests, so many at once."""
+    sources = {module: ROOT / module for module in modules}
+    pending, running = list(wanted.items()), dict[int, Tracing]()
+    try:
+        while pending or running:
+            while pending and len(running) < jobs:
+                file, path = pending.pop(0)
+                progress(f"tracing {file}")
+                begun = Tracing(file, sources, path)
+                running[begun.pid] = begun
+            running.pop(os.wait()[0]).finish()
+    finally:
+        for one in running.values():
+            end(one.pid)
 
 
 def read(file: str, path: Path) -> dict[str, Test]:
@@ -163,19 +182,33 @@ def _shared_digest() -> str:
     return hasher.hexdigest()
 
 
+class Tracing:
+    """A process that runs a file's tests with no mutant, and writes down what they pass."""
+
+    def __init__(self, file: str, modules: Mapping[str, Path], out: Path) -> None:
+        self._file, self._out = file, out
+        self._temporary = tempfile.TemporaryDirectory(prefix="reach-")
+        self._written = Path(self._temporary.name, "reach.json")
+        tracer = Tracer(modules, self._written)
+        self.pid = os.fork()
+        if self.pid == 0:
+            run_in_child(tracer.start, [file], tracer, self._temporary.name, stop=False)
+
+    def finish(self) -> None:
+        """Keep what was written by a process that has ended."""
+        with self._temporary:
+            if not self._written.exists():
+                text = Path(self._temporary.name, "output").read_text()
+                raise RuntimeError(f"{self._file} cannot be run:\n{text}")
+            os.replace(self._written, self._out)
+
+
 def trace(file: str, modules: Mapping[str, Path], out: Path) -> None:
     """Run a file's tests with no mutant, and write down what they pass."""
-    with tempfile.TemporaryDirectory(prefix="reach-") as temporary:
-        written = Path(temporary, "reach.json")
-        tracer = Tracer(modules, written)
-        pid = os.fork()
-        if pid == 0:
-            run_in_child(tracer.start, [file], tracer, temporary, stop=False)
-        try:
-            os.waitpid(pid, 0)
-        except BaseException:
-            end(pid)
-            raise
-        if not written.exists():
-            raise RuntimeError(f"{file} cannot be run:\n{Path(temporary, 'output').read_text()}")
-        os.replace(written, out)
+    one = Tracing(file, modules, out)
+    try:
+        os.waitpid(one.pid, 0)
+    except BaseException:
+        end(one.pid)
+        raise
+    one.finish()
