@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from ssl import DER_cert_to_PEM_cert
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -27,7 +27,7 @@ from silomix.runtime.net.calls import Call, Context, Method
 from silomix.runtime.net.health import anybody
 from silomix.runtime.net.limits import METADATA_BYTES, SMALL_BYTES, Limits
 from silomix.runtime.net.names import INSECURE_NAME
-from silomix.runtime.net.transport import WINDOW_BYTES, Server, Tls, channel, tls_of
+from silomix.runtime.net.transport import WINDOW_BYTES, Server, Tls, caller, channel, tls_of
 
 F = federation()
 LIMITS = Limits.of(F)
@@ -69,6 +69,18 @@ def test_a_caller_is_known_by_the_certificates_of_its_pin_and_by_no_other() -> N
     tls.pins.take(Pin("silo-1", 2, new).signed(identity("silo-1")))
     with pytest.raises(PeerFault):
         tls.check("silo-1", shown(old))
+
+
+def test_a_call_on_a_connection_that_is_older_than_the_pin_is_refused() -> None:
+    old, new = certificate("silo-1", 1), certificate("silo-1", 2)
+    tls = pinned(Pin("silo-1", 1, old))
+    names = {"x509_common_name": [b"silo-1"], "x509_subject_alternative_name": [b"silo-1"]}
+    context = SimpleNamespace(auth_context=lambda: {**shown(old), **names})
+    assert caller(cast(Context, context), F, tls) == "silo-1"
+    assert tls.pins is not None
+    tls.pins.take(Pin("silo-1", 2, new).signed(identity("silo-1")))
+    with pytest.raises(PeerFault, match="known by now"):
+        caller(cast(Context, context), F, tls)
 
 
 def test_where_authorities_vouch_the_handshake_counts() -> None:
@@ -197,6 +209,7 @@ PROMISED: dict[str, tuple[int, str]] = {
     "grpc.keepalive_timeout_ms": (20_000, "and soon"),
     "grpc.keepalive_permit_without_calls": (1, "while nobody calls, too"),
     "grpc.http2.max_pings_without_data": (0, "however long: gRPC would stop after two"),
+    "grpc.max_metadata_size": (METADATA_BYTES, "headers that are longer than ours may be refused"),
     "grpc.absolute_max_metadata_size": (2 * METADATA_BYTES, "headers are held before it is known whose they are"),
 }
 SERVER = PROMISED | {
