@@ -76,11 +76,11 @@ def test_a_call_on_a_connection_that_is_older_than_the_pin_is_refused() -> None:
     tls = pinned(Pin("silo-1", 1, old))
     names = {"x509_common_name": [b"silo-1"], "x509_subject_alternative_name": [b"silo-1"]}
     context = SimpleNamespace(auth_context=lambda: {**shown(old), **names})
-    assert caller(cast(Context, context), F, tls) == "silo-1"
+    assert caller(cast("Context", context), F, tls) == "silo-1"
     assert tls.pins is not None
     tls.pins.take(Pin("silo-1", 2, new).signed(identity("silo-1")))
     with pytest.raises(PeerFault, match="known by now"):
-        caller(cast(Context, context), F, tls)
+        caller(cast("Context", context), F, tls)
 
 
 def test_where_authorities_vouch_the_handshake_counts() -> None:
