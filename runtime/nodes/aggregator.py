@@ -643,8 +643,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         Keys and pad are in its journal, and the hop before begins its stream anew: what leaves it is byte for byte the
         same. Not so at hop 1, where bodies are in memory: silos have to send theirs again, in another attempt.
         """
-        now, request = self._opening or (None, None)
-        if now is None or request is None or now.digest != manifest or hop == now.chain[0]:
+        if self._opening is None:
+            return False
+        now, request = self._opening
+        if now.digest != manifest or hop == now.chain[0]:
             return False
         what = method("ShufflerService", "Open")
         try:

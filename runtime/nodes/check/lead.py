@@ -197,7 +197,7 @@ class Checking:
     def false_pad(self, manifest: Manifest, pads: tuple[tuple[str, Secret], ...]) -> Case | None:
         """Recompute what the hops have stated of their pads, now that these are shown."""
         kept = self._node.sums.read(manifest.round, manifest.attempt)
-        if kept is None or kept.check is None:
+        if kept is None:
             return None
         return false_pad(replace(kept, pads=tuple(pad for _, pad in pads)), self._node.federation)
 
