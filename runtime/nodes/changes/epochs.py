@@ -23,6 +23,7 @@ from silomix.runtime.config.owners.epochs import (
     problem_of,
     read_proposal,
 )
+from silomix.runtime.config.owners.pins import Pins
 from silomix.runtime.core.digest import fast_hash
 from silomix.runtime.core.errors import PeerFault, UserError
 from silomix.runtime.core.protocol.epochs import Epochs, agrees, change_problem, may_begin, owner_of, signers
@@ -75,8 +76,12 @@ class Succession:
     @property
     def epochs(self) -> Epochs:
         """The epochs that count here."""
-        known = self._node.config.epochs
-        return known.extended(self.following.federation) if self.following is not None and self.counts else known
+        known, counting = self._node.config.epochs, self._counting
+        return known if counting is None else known.extended(counting.federation)
+
+    @property
+    def _counting(self) -> Proposal | None:
+        return self.following if self.counts else None
 
     @property
     def pending(self) -> bool:
@@ -94,7 +99,7 @@ class Succession:
     @property
     def ready(self) -> bytes:
         """Digest of the epoch that counts here as the next."""
-        return self.following.federation.digest if self.following is not None and self.counts else b""
+        return b"" if self._counting is None else self._counting.federation.digest
 
     @property
     def lives(self) -> tuple[Life, ...]:
@@ -159,7 +164,7 @@ class Succession:
         """Take a proposal in, with the signatures and pins in it that hold, and see whether one counts now."""
         async with self._turn:
             new, old = proposal.federation, self._now
-            if new.predecessor != old.digest or change_problem(new, old):
+            if change_problem(new, old):
                 return
             held = self._holding(proposal)
             known = self._proposals.get(new.digest)
@@ -206,14 +211,12 @@ class Succession:
     def _holding(self, proposal: Proposal) -> Proposal:
         """Return a proposal without the signatures and pins that do not hold: whoever passes it on may add some."""
         new, old = proposal.federation, self._now
-        names = {*(o.name for o in old.owners), *(o.name for o in new.owners)}
-        accepted = {o: s for o, s in proposal.accepted.items() if o in names and agrees(o, new, old, {o: s})}
-        pins = {}
-        for name, pin in proposal.pins.items():
-            with suppress(PeerFault):
-                pin.check(new)
-                pins[name] = pin
-        return Proposal(new, accepted, pins, proposal.place)
+        accepted = {o: s for o, s in proposal.accepted.items() if agrees(o, new, old, {o: s})}
+        pins = Pins(new)
+        for pin in proposal.pins.values():
+            with suppress(PeerFault):  # also one of a certificate that cannot be read, and so not be written either
+                pins.take(pin)
+        return Proposal(new, accepted, {pin.name: pin for pin in pins}, proposal.place)
 
     async def _choose(self, proposal: Proposal) -> None:
         """Hold on to the first epoch that enough owners have signed; a second one is refused, and said."""
@@ -286,8 +289,8 @@ class Succession:
 
     async def _name_it(self) -> None:
         """Let the aggregator name the next epoch as soon as those who have to go along are ready."""
-        node, following = self._node, self.following
-        if self._named or not self.counts or following is None or node.config.name != self._now.aggregator.name:
+        node, following = self._node, self._counting
+        if self._named or following is None or node.config.name != self._now.aggregator.name:
             return
         new, old = following.federation, self._now
         ready = {name for name, digest in self._ready.items() if digest == new.digest}

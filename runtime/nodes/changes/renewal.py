@@ -153,11 +153,7 @@ class Renewal:
 
     def knows(self, name: str) -> int:
         """The counter of the newest pin that this node has seen of a member; 0 for none."""
-        return next((pin.counter for pin in self._pins() if pin.name == name), 0)
-
-    def _pins(self) -> tuple[Pin, ...]:
-        tls = self._node.tls
-        return () if tls is None or tls.pins is None else tuple(tls.pins)
+        return next((pin.counter for pin in self._node.succession.pins if pin.name == name), 0)
 
     async def _greet(self) -> None:
         """Greet everybody whom this node dials, now and then, and at once when there is news."""
