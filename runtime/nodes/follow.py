@@ -291,25 +291,21 @@ class Follower:
 
     def _load(self) -> None:
         """Read the newest model that is here, and whole."""
-        home = self._directory
-        if not home.models.exists():
-            return
-        sweep(home.models)
+        sweep(self._directory.models)
         for record in reversed(self._log.records):
-            path = home.model(record.model_after)
-            if path.exists() and self._load_one(record):
+            if self._load_one(record):
                 return
 
     def _load_one(self, record: Record) -> bool:
         home = self._directory
         try:
             schema, model = read_model(home.model(record.model_after).read_bytes())
-            state = self._optimiser.start(self._schema)
+            of_state, state = self._optimiser.state_schema(self._schema), self._optimiser.start(self._schema)
             if self._optimiser.slots:
-                state = read_model(home.moments(record.model_after, record.round).read_bytes())[1]
-        except (LocalFault, OSError):  # damaged, or half of it is missing: it is computed again
+                of_state, state = read_model(home.moments(record.model_after, record.round).read_bytes())
+        except (LocalFault, OSError):  # not here, damaged, or half of it is missing: it is computed again
             return False
-        if (model_digest(schema, model), self._state_digest(state)) != (record.model_after, record.state_after):
+        if (model_digest(schema, model), model_digest(of_state, state)) != (record.model_after, record.state_after):
             return False
         self.model, self._state, self.at = model, state, record.round
         self._own = True  # nothing else is kept

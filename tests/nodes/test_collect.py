@@ -53,6 +53,19 @@ def test_as_many_of_the_newest_stay_as_the_configuration_says(tmp_path: Path) ->
     assert left(tmp_path, 3) == {3, 5, 6}
 
 
+def test_a_round_that_was_abandoned_takes_no_place(tmp_path: Path) -> None:
+    assert left(tmp_path, 4) == {2, 3, 5, 6}
+
+
+def test_what_was_deleted_is_named_once(tmp_path: Path) -> None:
+    state, log = State(tmp_path), history()
+    state.models.mkdir(parents=True)
+    for round_ in (1, 2, 6):
+        state.model(digest(round_)).write_bytes(b"model")
+    assert collect(state, log, [], 1) == sorted(state.model(digest(round_)) for round_ in (1, 2))
+    assert collect(state, log, [], 1) == []
+
+
 def test_the_best_stays(tmp_path: Path) -> None:
     assert left(tmp_path, 1, 0.1, 0.9, 0.9, 1.0, nan, 0.2) == {2, 5, 6}
 

@@ -379,6 +379,87 @@ def test_where_sums_leave_by_group_the_newest_model_is_the_word_of_the_aggregato
     followed(tmp_path, log, go, GetModel=[model(OTHER)])
 
 
+# On the disk
+
+WRONG: list[tuple[str, Any]] = [
+    ("nothing", None),
+    ("no model", b"no model"),
+    ("half of it", lambda data: data[: len(data) // 2]),
+    ("one bit", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    ("another task's", write_model(OTHER_SCHEMA, {"c": np.zeros(7, np.float32)})),
+]
+
+
+def kept(follower: Follower, told: Story) -> tuple[Path, Path]:
+    """Have a model on the disk that was computed before a restart; return its file, and that of the server's state."""
+    follower._write(told.record, *late(told))
+    home, after = follower._directory, told.record.model_after
+    return home.model(after), home.moments(after, told.record.round)
+
+
+def test_a_silo_that_was_started_again_goes_on_with_the_model_that_it_has_computed(tmp_path: Path) -> None:
+    told = story()
+
+    async def go(follower: Follower, peers: Peers, _: SiloNode) -> None:
+        kept(follower, told)
+        assert_same(await follower.follow(), late(told)[0])
+        assert_same(follower._state, late(told)[1])
+        assert follower.at_head
+        assert {name for name, _ in peers.asked} <= {"Confirm"}
+
+    followed(tmp_path, log_of(told), go)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["model", "state"])
+@pytest.mark.parametrize("wrong", [wrong for _, wrong in WRONG], ids=[name for name, _ in WRONG])
+def test_a_file_that_is_not_what_is_on_record_is_not_used(tmp_path: Path, wrong: Any, place: int) -> None:
+    told = story()
+
+    async def go(follower: Follower, _: Peers, __: SiloNode) -> None:
+        path = kept(follower, told)[place]
+        data = path.read_bytes()
+        path.unlink()
+        if wrong is not None:
+            path.write_bytes(wrong(data) if callable(wrong) else wrong)
+        follower._load()
+        assert (follower.at, follower.model, follower._state, follower._own) == (-1, {}, {}, False)
+
+    followed(tmp_path, log_of(told), go)
+
+
+def test_a_silo_is_at_the_head_only_with_the_model_that_the_newest_record_names(tmp_path: Path) -> None:
+    told = story()
+
+    async def go(follower: Follower, _: Peers, __: SiloNode) -> None:
+        assert not follower.at_head, "nothing is on record, and nothing is here"
+        follower._log.records.append(told.net.core.log.records[0])
+        assert not follower.at_head
+        await follower.follow()
+        assert follower.at_head
+        follower._log.records.append(told.record)
+        assert not follower.at_head
+
+    followed(tmp_path, RoundLog(told.net.f), go, GetModel=[model()])
+
+
+def test_a_silo_gives_the_models_that_it_has_and_the_state_beside_the_newest_alone(tmp_path: Path) -> None:
+    told = story()
+    found, state = late(told)
+    newest, first = told.record.model_after, told.record.model_before
+
+    async def go(follower: Follower, _: Peers, __: SiloNode) -> None:
+        kept(follower, told)
+        assert await follower.file_of(newest, state=False) == write_model(SCHEMA, found)
+        of_state = Optimiser.of(told.net.f.policy).state_schema(SCHEMA)
+        assert await follower.file_of(newest, state=True) == write_model(of_state, state)
+        assert await follower.file_of(first, state=False) is None
+        follower._directory.model(first).write_bytes(model_before := write_model(SCHEMA, FIRST))
+        assert await follower.file_of(first, state=False) == model_before
+        assert await follower.file_of(first, state=True) is None, "that would be a model in place of a state"
+
+    followed(tmp_path, log_of(told), go)
+
+
 # Bounds
 
 

@@ -13,7 +13,7 @@ from tests.nodes.leads import ROUNDS, OneLine, answers, leading, refused
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.hearing import Shown
-from silomix.runtime.core.protocol.roundlog import Record, RoundLog
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
 from silomix.runtime.net.history import write_record
 from silomix.runtime.net.limits import PART_BYTES
 from silomix.runtime.nodes.aggregator import AggregatorNode
@@ -94,6 +94,27 @@ async def test_what_comes_after_the_end_of_this_epoch_is_not_asked_for(
         line = OneLine([shown(node.core.life, [records[0], last, records[2]], 1 << 40)])
         assert [one.round for one in (await told(node, monkeypatch, line)).records] == [0, 1]
         assert len(line.asked) == 1
+
+
+# What the disk lacks
+
+
+async def test_the_state_of_the_server_is_looked_for_under_the_last_round_that_was_applied(led: Path) -> None:
+    async with leading(led) as node:
+        log = node.core.log
+        assert node.recovery.lacking() == []
+        last = log.records[-1]
+        abandoned = replace(
+            last,
+            round=last.round + 1,
+            outcome=Outcome.ABANDONED,
+            model_before=last.model_after,
+            state_before=last.state_after,
+        )
+        node.core.log = RoundLog(node.federation, [*log.records, abandoned], epochs=node.config.epochs)
+        assert node.recovery.lacking() == []
+        node.config.state.moments(last.model_after, last.round).unlink()
+        assert [(want.state, want.digest) for want in node.recovery.lacking()] == [(True, last.state_after)]
 
 
 # What silos give

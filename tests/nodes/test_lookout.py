@@ -72,8 +72,10 @@ def test_what_is_no_hint() -> None:
             Heard("hop-1", "online", "b"),
             Heard("hop-1", "online", "b"),
             Heard("hop-1", "exploded", "b"),
+            Heard("hop-1", "exploded", "another"),
         ):
             watched.lookout.hint(heard)
+            assert watched.tasks == [], heard
         watched.machine.phase = "preparing"
         watched.lookout.hint(Heard("hop-1", "lost", "b"))
         await watched.settle()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.core.protocol.checks import F as CHECKED
 from tests.core.protocol.federations import (
     cohort,
     federation,
@@ -20,6 +21,7 @@ from tests.core.protocol.federations import (
     rng,
     secret,
 )
+from tests.core.protocol.test_grouping import grouping
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import commitment
@@ -30,6 +32,7 @@ from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.history import read_trail, write_trail
 from silomix.runtime.nodes.passage import Cover, SumPassage
+from silomix.runtime.nodes.rows import GroupsPassage, make_passage
 from silomix.runtime.nodes.shuffler import Spool
 from silomix.v1 import body_pb2, services_pb2
 
@@ -192,6 +195,109 @@ def test_a_seed_that_opens_and_is_not_the_one_committed_to_is_refused(node: str)
         return another.value.reason, garbage.value.reason
 
     assert run(go) == (Reason.SEAL_BROKEN, Reason.SEAL_BROKEN)
+
+
+def test_a_cohort_is_settled_once() -> None:
+    """A broken stream that begins anew names it again: the pad would be put on twice."""
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = SumPassage(M, "hop-1", workers)
+        passage.cover = COVER
+        await passage.settle(C)
+        covered = passage.sum.copy()
+        assert covered.any()
+        await passage.settle(cohort(M, HEADERS[1:]))
+        assert (passage.sum == covered).all()
+        assert passage.cohort is C
+
+    run(go)
+
+
+def test_a_header_is_passed_on_before_the_cohort_is_known() -> None:
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = SumPassage(M, "hop-1", workers)
+        assert not passage._news(0)
+        await passage.add_header(HEADERS[0], None, lambda work: work.close())
+        assert passage._news(0)
+        assert not passage._news(1)
+        passage.cohort = C
+        assert passage._news(1)
+
+    run(go)
+
+
+def test_a_chunk_is_passed_on_when_it_is_done_and_not_before() -> None:
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = SumPassage(M, "hop-1", workers)
+        assert not passage._done(0)
+        await passage._advance(1)
+        assert passage._done(0)
+        assert not passage._done(1)
+
+    run(go)
+
+
+@pytest.mark.parametrize(("last", "group_size", "told"), [(False, 0, 7), (True, 0, 7), (False, 3, 7), (True, 3, 0)])
+def test_the_aggregator_gets_no_headers_where_sums_leave_by_group(last: bool, group_size: int, told: int) -> None:
+    """It would know whose seed it opens."""
+    f = federation(silos=7, group_size=group_size, level=Level.TRUSTED)
+    m = manifest(f)
+    of = headers(m, f)
+    c = cohort(m, of)
+
+    async def go(workers: ThreadPoolExecutor) -> int:
+        passage = make_passage(m, "hop-2", workers, Path("nothing-is-written"))
+        for one in of:
+            await passage.add_header(one, None, lambda work: work.close())
+        await passage.settle(c, grouping(c, 0, 0, 0, 1, 1, 1, 1) if group_size else None)
+        kinds = []
+        async for frame in passage.frames(identity("hop-2"), last=last):
+            assert isinstance(frame, Frame)
+            kinds.append(frame.WhichOneof("kind"))
+            if kinds[-1] == "cohort":
+                break
+        return kinds.count("header")
+
+    assert run(go) == told
+
+
+@pytest.mark.parametrize(
+    ("level", "node", "kept"),
+    [
+        (Level.MALICIOUS, "hop-1", True),
+        (Level.MALICIOUS, "aggregator", False),
+        (Level.SEMI_HONEST, "hop-1", False),
+        (Level.TRUSTED, "hop-1", False),
+    ],
+)
+def test_only_a_hop_that_has_to_answer_a_coin_keeps_what_came_in(level: Level, node: str, kept: bool) -> None:
+    m = manifest(CHECKED if level is Level.MALICIOUS else federation(level=level))
+
+    async def go(workers: ThreadPoolExecutor) -> bool:
+        return SumPassage(m, node, workers).taken is not None
+
+    assert run(go) is kept
+
+
+@pytest.mark.parametrize("level", [Level.SEMI_HONEST, Level.TRUSTED])
+def test_the_aggregator_gets_each_group_s_own_seeds_in_an_order_that_names_nobody(level: Level) -> None:
+    f = federation(silos=7, group_size=3, level=level)
+    m = manifest(f)
+    of = headers(m, f)
+    c = cohort(m, of)
+    seeds = {h.silo: h.seeds[-1] for h in of if level is not Level.TRUSTED}
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = make_passage(m, "hop-2", workers, Path("nothing-is-written"))
+        assert isinstance(passage, GroupsPassage)
+        passage.headers = list(of)
+        groups = passage._without_names(c, grouping(c, 0, 1, 0, 1, 0, 1, 1))
+        for group, places in zip(groups, ((0, 2, 4), (1, 3, 5, 6)), strict=True):
+            own = [seeds[c.silos[place]] for place in places if seeds]
+            assert group.size == len(places)
+            assert group.seeds == tuple(sorted(own, key=lambda seed: seed.commitment))
+
+    run(go)
 
 
 def test_a_body_that_is_not_whole_has_no_root(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.store.home import Home
 
 
-def test_time_stands_still_while_somebody_waits_for_the_end_of_a_pause(tmp_path: Path) -> None:
+def test_time_stands_still_while_somebody_waits_for_the_end_of_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pause, "LOOK_S", 0.0)
     now, file = 100.0, tmp_path / "paused"
     told: list[bool] = []
     clock = Pause(file, lambda: now)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
-from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
+from silomix.runtime.core.protocol.roundlog import Outcome, RoundLog
 from silomix.runtime.store.home import State
 from silomix.v1 import services_pb2
 
@@ -21,10 +21,9 @@ def best_round(history: Sequence[services_pb2.RoundStatus]) -> int:
 
 
 def needed(log: RoundLog, best: int, keep: int) -> set[bytes]:
-    """Return the digests of the models that stay."""
+    """Return the digests of the models that stay; `keep` is at least 1."""
     applied = [record for record in log.records if record.outcome is Outcome.APPLIED]
-    kept: list[Record] = [record for record in applied[-keep:] if keep]
-    kept += [record for record in applied if record.round == best]
+    kept = applied[-keep:] + [record for record in applied if record.round == best]
     return {record.model_after for record in kept} | {log.model, log.before}
 
 
@@ -35,7 +34,7 @@ def collect(state: State, log: RoundLog, history: Sequence[services_pb2.RoundSta
     """
     if not keep:
         return []
-    stay = {state.model(digest) for digest in needed(log, best_round(history), keep) if digest}
+    stay = {state.model(digest) for digest in needed(log, best_round(history), keep)}
     old = {state.model(record.model_after) for record in log.records} - stay
     gone = sorted(path for path in old if path.exists())
     for path in gone:
