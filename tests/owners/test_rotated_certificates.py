@@ -98,6 +98,22 @@ def test_bytes_that_are_no_certificate_are_not_pinned() -> None:
     assert "2048 are the most" in form_problem(good + bytes(2048), NAME)
 
 
+@pytest.mark.parametrize(
+    ("found", "changed"),
+    [
+        ("a003020102", "a003020105"),
+        ("2a8648ce3d030107", "2a8648ce3d030108"),
+        ("0603551d0f", "0603551d13"),
+    ],
+    ids=["a version that there is not", "a curve that nobody knows", "an extension twice"],
+)
+def test_a_certificate_that_no_reader_takes_is_refused_and_ends_nobody(found: str, changed: str) -> None:
+    good = self_signed(NAME, key()).public_bytes(Encoding.DER)
+    forged = good.replace(bytes.fromhex(found), bytes.fromhex(changed), 1)
+    assert forged != good
+    assert form_problem(forged, NAME) == "cannot be read"
+
+
 def test_a_pin_of_a_certificate_that_signs_others_is_refused(hospitals: Hospitals) -> None:
     """A member that means harm signs its pin well enough; the certificate in it is what gives it away."""
     config = load_node(hospitals.node("silo-02"))

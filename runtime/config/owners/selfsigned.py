@@ -7,6 +7,7 @@ certificate that one member signs for another's name would pass; with `ca=True` 
 from datetime import UTC, datetime
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -40,7 +41,7 @@ def form_problem(der: bytes, name: str) -> str:
     try:
         found = x509.load_der_x509_certificate(der)
         subject, key, extensions = found.subject, found.public_key(), found.extensions
-    except ValueError:
+    except (ValueError, x509.DuplicateExtension, x509.InvalidVersion, UnsupportedAlgorithm):
         return "cannot be read"
     if found.public_bytes(Encoding.DER) != der:
         return "cannot be read"
