@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from math import prod
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import SEALED_BYTES, Secret
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import MAX_PARAMETERS, UpdateKind
+from silomix.runtime.core.policy import LEAST_COHORT, MAX_CHUNK, MAX_PARAMETERS, MAX_SECONDS, UpdateKind
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, Told
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import (
@@ -307,6 +308,7 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("bound", "bond.manifest_digest", b"", SHORT),
     ("bound", "bond.hops", None, MALFORMED),
     ("bound", "bond.grouping_seal", bytes(31), SHORT),
+    ("bound", "bond.check_digest", bytes(31), SHORT),
     ("bound", "bond.signature", bytes(63), SHORT),
     *(("bound", "bond.hops.0.hop", v, MALFORMED) for v in ("", LONG)),
     *(("bound", f"bond.hops.1.{n}", bytes(31), SHORT) for n in ("root_in", "root_out", "pad_digest", "signature")),
@@ -328,6 +330,7 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("header", "silo", LONG, MALFORMED),
     ("header", "manifest_digest", bytes(31), SHORT),
     ("header", "signature", bytes(63), SHORT),
+    ("header", "coin_commitment", bytes(31), SHORT),
     ("header", "seeds.0.recipient", "", MALFORMED),
     ("header", "seeds.0.sealed", bytes(79), SHORT),
     ("header", "seeds.0.sealed", bytes(1 << 16), SHORT),
@@ -416,19 +419,49 @@ def test_a_field_that_cannot_be_is_refused(kind: str, path: str, value: Any, rea
     assert len(str(caught.value)) < 1000  # what was refused is not repeated into a log
 
 
+def one_tensor(shape: tuple[int, ...], name: str = "t") -> schema_pb2.Schema:
+    tensor = schema_pb2.Tensor(name=name, shape=shape, dtype=schema_pb2.DTYPE_F32, kind=schema_pb2.TENSOR_KIND_BUFFER)
+    return schema_pb2.Schema(tensors=[tensor], total_parameters=min(prod(shape), (1 << 64) - 1))
+
+
 @pytest.mark.parametrize(
-    "shape", [(1 << 20, 1 << 21), ((1 << 64) - 1,) * 16, (0,), (1,) * 17], ids=["large", "huge", "nothing", "deep"]
+    ("shape", "reason"),
+    [
+        ((MAX_PARAMETERS + 1,), SCHEMA_WRONG),
+        ((1 << 20, 1 << 21), SCHEMA_WRONG),
+        (((1 << 64) - 1,) * 16, SCHEMA_WRONG),
+        ((0,), SCHEMA_WRONG),
+        ((1,) * 17, MALFORMED),
+    ],
+    ids=["one too many", "large", "huge", "nothing", "deep"],
 )
-def test_a_schema_that_nobody_can_hold_is_refused(shape: tuple[int, ...]) -> None:
-    wire = schema_pb2.Schema(
-        tensors=[
-            schema_pb2.Tensor(name="t", shape=shape, dtype=schema_pb2.DTYPE_F32, kind=schema_pb2.TENSOR_KIND_BUFFER)
-        ],
-        total_parameters=MAX_PARAMETERS,
-    )
+def test_a_schema_that_nobody_can_hold_is_refused(shape: tuple[int, ...], reason: Reason) -> None:
     with pytest.raises(PeerFault) as caught:
-        read_schema(wire)
-    assert caught.value.reason is (MALFORMED if len(shape) > 16 else SCHEMA_WRONG)
+        read_schema(one_tensor(shape))
+    assert caught.value.reason is reason
+
+
+@pytest.mark.parametrize("shape", [(1,), (1,) * 16, (MAX_PARAMETERS,)], ids=["one", "deep", "all"])
+@pytest.mark.parametrize("name", ["t", "t" * 512], ids=len)
+def test_a_schema_may_be_as_large_as_the_largest(shape: tuple[int, ...], name: str) -> None:
+    assert read_schema(one_tensor(shape, name)).parameters == prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("path", "most"), [("chunk_parameters", MAX_CHUNK), ("deadline_s", MAX_SECONDS), ("minimum_cohort", 1 << 31)]
+)
+def test_a_manifest_may_have_the_least_and_the_most(path: str, most: int) -> None:
+    for value in (LEAST_COHORT if path == "minimum_cohort" else 1, most):
+        wire = write_manifest(M)
+        put(wire, path, value)
+        read_manifest(wire)
+
+
+def test_a_manifest_without_a_plan_is_said_to_have_none() -> None:
+    wire = write_manifest(M)
+    wire.ClearField("plan")
+    with pytest.raises(PeerFault, match="without schema or plan"):
+        read_manifest(wire)
 
 
 def test_a_name_may_be_as_long_as_the_longest() -> None:

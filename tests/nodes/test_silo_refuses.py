@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -40,13 +41,15 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest, Receipt
 from silomix.runtime.core.protocol.roundlog import Attempted, Fork, RoundLog, genesis
 from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.factory import TaskError
 from silomix.runtime.net.wire import write_manifest, write_receipt
+from silomix.runtime.nodes import silo as module
 from silomix.runtime.nodes.check.silo import Held
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.store.frozen import frozen_name
 from silomix.runtime.store.modelfile import model_digest, write_model
 from silomix.runtime.task import Trained
-from silomix.v1 import body_pb2, services_pb2
+from silomix.v1 import body_pb2, case_pb2, services_pb2
 
 F = federation()
 FIRST = {t.name: np.zeros(t.shape, np.float32) for t in SCHEMA.tensors}
@@ -165,6 +168,22 @@ def test_a_silo_joins_what_is_announced_and_gives_back_what_is_wanted(tmp_path: 
 
     silo(tmp_path, go)
     assert b"".join(given) == write_model(SCHEMA, FIRST)
+
+
+def test_a_silo_gives_back_nothing_that_it_has_not_and_looks_again_after_its_next_step(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        wanted = services_pb2.Wanted(model_digest=bytes(32))
+        await node._give(wanted)
+        assert node._wanted is wanted
+
+    silo(tmp_path, go, GiveModel=[RuntimeError("it gives something")])
+
+
+def test_a_silo_does_not_start_with_a_task_that_the_owners_have_not_agreed_on(tmp_path: Path) -> None:
+    """Not even what stands at the top of its module is run."""
+    f = federation(task="silomix.runtime.bench.workers:task", task_digest="00" * 32)
+    with pytest.raises(TaskError, match="agreed"):
+        SiloNode(config_of(tmp_path, f, "silo-1"))
 
 
 # Records
@@ -386,21 +405,79 @@ def test_a_body_that_hop_1_refuses_is_not_sent_again(tmp_path: Path) -> None:
 # What it overwrites
 
 
+def held_of(m: Manifest) -> Held:
+    return Held.of(m, core.Silo(CHECKED, identity("silo-1")).sealing(m, rng("seeds")), layout(m).body())
+
+
 def secrets_of(held: Held) -> list[bytes]:
     share = [] if held.sealing.share is None else [held.sealing.share.value]
     return [*(seed.value for _, seed in held.sealing.seeds), *share]
 
 
 def test_what_is_held_of_a_body_is_overwritten_whole() -> None:
-    m = manifest(CHECKED)
-    sealing = core.Silo(CHECKED, identity("silo-1")).sealing(m, rng("seeds"))
-    held = Held.of(m, sealing, layout(m).body())
+    held = held_of(manifest(CHECKED))
     assert held.blinders is not None
     assert held.blinders.any()
     assert len(secrets_of(held)) == 4
     held.wipe()
     assert secrets_of(held) == [bytes(32)] * 4
     assert not held.blinders.any()
+
+
+def test_a_coin_is_answered_with_the_body_of_its_own_attempt_or_not_at_all(tmp_path: Path) -> None:
+    m, other, coin = manifest(CHECKED), manifest(CHECKED, attempt=2), bytes(32)
+
+    async def go(node: SiloNode) -> None:
+        measure = core.Measure(m.digest, coin)
+        assert await node.perform(measure) is None
+        node._held = held_of(other)
+        assert await node.perform(measure) is None
+        node._held = held_of(m)
+        measured = await node.perform(measure)
+        assert isinstance(measured, core.Measured)
+        assert measured.manifest == m.digest
+
+    silo(tmp_path, go, CHECKED)
+
+
+@pytest.mark.parametrize(
+    ("held", "hears"),
+    [("this attempt's", True), ("another's", False), ("no share", False), ("nothing", False)],
+)
+def test_a_silo_takes_part_in_the_check_of_the_body_that_it_still_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str, hears: bool
+) -> None:
+    m = manifest(CHECKED)
+    heard: list[core.Event] = []
+
+    async def insist(event: core.Event) -> None:
+        heard.append(event)
+
+    async def go(node: SiloNode) -> None:
+        monkeypatch.setattr(module, "read_subject", lambda _: SimpleNamespace(ready=ready(m, cohort(m, headers(m, F)))))
+        node.insist = insist  # type: ignore[method-assign, assignment]
+        if held != "nothing":
+            node._held = held_of(manifest(CHECKED, attempt=2) if held == "another's" else m)
+        if held == "no share":
+            assert node._held is not None
+            node._held.sealing = replace(node._held.sealing, share=None)
+        node._counted.set()
+        await node._hear(News(check=case_pb2.Subject()))
+
+    silo(tmp_path, go, CHECKED)
+    assert [type(event) for event in heard] == [core.CheckIn] * hears
+
+
+def test_a_silo_says_nothing_of_an_attempt_that_is_over(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> int:
+        asked = Peers(Say=[services_pb2.SayResponse()])
+        node.line = asked  # type: ignore[method-assign, assignment]
+        await node._say(services_pb2.SayRequest(), manifest(CHECKED))
+        assert not asked.asked
+        await node._say(services_pb2.SayRequest(), node.core.current)
+        return len(asked.asked)
+
+    assert silo(tmp_path, go, CHECKED) == 1
 
 
 @pytest.mark.parametrize("accepted", [True, False], ids=["sent", "refused"])
