@@ -44,7 +44,7 @@ class Sums:
         zeros = {name: np.zeros_like(array) for name, array in model.items()}
         body = self._encode(zeros, 1, Clips(), self._bytes(0, 0))
         for context in self._contexts(model, 0)[:1] if self.masked else []:
-            self._mask(body, context, Secret(bytes(32)), 1)
+            self._mask(body, context, Secret(bytes([1] * 32)), 1)
 
     def mean(self, model: Tensors, round_: int, updates: Iterable[Update], clips: Clips, lap: Lap) -> Aggregate:
         """Return the mean of the updates, by way of the sum of their integers."""

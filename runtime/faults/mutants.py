@@ -24,7 +24,8 @@ class RevealsUnsigned(Shuffler):
 
     def _reveal(self, event: RevealIn) -> list[Effect]:
         padded = self._padded(event.manifest)
-        agreed = self.signed.get(event.manifest, b"")
+        signed = self.signed.get(event.manifest)
+        agreed = b"" if signed is None else signed.agreed
         fact = shuffler.Released(
             padded.round, padded.attempt, event.manifest, agreed, padded.silos, padded.model, padded.groups
         )

@@ -43,7 +43,12 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
         case shuffler.Closed():
             journal.put("closed", fact.round, str(fact.attempt), b"")
         case shuffler.Signed():
-            value = {"attempt": fact.attempt, "agreed": fact.agreed.hex()}
+            value = {
+                "attempt": fact.attempt,
+                "agreed": fact.agreed.hex(),
+                "silos": fact.silos,
+                "model": fact.model.hex(),
+            }
             journal.put("signed", fact.round, fact.manifest.hex(), json.dumps(value).encode())
         case shuffler.Released():
             value = {
@@ -153,7 +158,14 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
 
     def signed(round_: int, manifest: str, value: bytes) -> shuffler.Signed:
         fact = json.loads(value)
-        return shuffler.Signed(round_, fact["attempt"], bytes.fromhex(manifest), bytes.fromhex(fact["agreed"]))
+        return shuffler.Signed(
+            round_,
+            fact["attempt"],
+            bytes.fromhex(manifest),
+            bytes.fromhex(fact["agreed"]),
+            tuple(fact["silos"]),
+            bytes.fromhex(fact["model"]),
+        )
 
     def released(round_: int, manifest: str, value: bytes) -> shuffler.Released:
         fact = json.loads(value)

@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Aggregate, Codec
 from silomix.runtime.core.numbers.layout import Layout
-from silomix.runtime.core.numbers.masks import Context, Secret, commitment, mask_streams, unseal
+from silomix.runtime.core.numbers.masks import Context, Overwritten, Secret, commitment, mask_streams, unseal
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.check.blame import check_told_once
@@ -36,7 +37,7 @@ from silomix.runtime.core.protocol.messages import (
     body_root,
     chunk_digest,
 )
-from silomix.runtime.core.protocol.release import PadContext, Ready, Trail, check_trails, pad_digest
+from silomix.runtime.core.protocol.release import PadContext, Ready, Trail, check_trails
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net.check.said import read_bodies, write_bodies
 from silomix.runtime.net.framing import RELAY, ChunkView, chunk_frame
@@ -59,7 +60,10 @@ class Cover:
     """The pad that a hop puts on what it passes on, and what it is bound to."""
 
     pad: Secret = field(repr=False)
+    """This attempt's own copy, which goes with it."""
     context: PadContext
+    digest: bytes
+    """What the hop has committed to."""
 
 
 def no_slack(_: int) -> int:
@@ -118,7 +122,9 @@ class Passage:
         """Take the hops' pads off what arrived: the aggregator's, when all are out."""
 
     def close(self) -> None:
-        """Leave nothing behind when the attempt is over: no file, and no seed in memory."""
+        """Leave nothing behind when the attempt is over: no file, no seed and no pad in memory."""
+        if self.cover is not None:
+            self.cover.pad.wipe()
 
     def _open(self, chunk: AnyChunk, index: int) -> tuple[Any, bytes]:
         """Check a chunk that came in; return what is in it, and its digest."""
@@ -276,8 +282,8 @@ class Passage:
         await self._until(lambda: bool(self.came))
         assert self.cover is not None
         self.sent_root, context = body_root(digests), self.cover.context
-        pad = pad_digest(self.cover.pad)
-        own = Trail(identity.name, context.cohort, context.grouping, self.came, self.sent_root, pad).signed(identity)
+        parts = context.cohort, context.grouping, self.came, self.sent_root, self.cover.digest
+        own = Trail(identity.name, *parts).signed(identity)
         trails = [write_trail(trail) for trail in (*self.trails, own)]
         trailer = services_pb2.RelayTrailer(trails=trails, bodies=write_bodies(self.bodies))
         yield services_pb2.RelayFrame(trailer=trailer)
@@ -359,7 +365,8 @@ class SumPassage(Passage):
         async with self._busy:
             seeds, self._waiting = self._waiting, []
             if seeds:  # else they went with those before
-                await self._work(self._apply, seeds, -1)
+                with suppress(Overwritten):  # the attempt is over: nothing of it will leave
+                    await self._work(self._apply, seeds, -1)
 
     def _apply(self, seeds: list[Secret], sign: int) -> None:
         """Add masks or take them off, all of them chunk by chunk: a chunk is fetched from memory once."""
@@ -407,7 +414,8 @@ class SumPassage(Passage):
             await self._work(add_to, self.sum if self.taken is None else self.taken)
 
     def close(self) -> None:
-        """Overwrite the seeds."""
+        """Overwrite the secrets."""
+        super().close()
         for seed in (*self._seeds.values(), *self._waiting):
             seed.wipe()
         self._seeds, self._waiting = {}, []

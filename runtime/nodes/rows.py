@@ -19,7 +19,7 @@ import numpy as np
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.baseline import Baseline, Row
 from silomix.runtime.core.numbers.codec import Aggregate, Codec
-from silomix.runtime.core.numbers.masks import Secret, Stream, mask_stream, mask_streams
+from silomix.runtime.core.numbers.masks import Overwritten, Secret, Stream, mask_stream, mask_streams
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.messages import Cohort, Group, Grouping, Header, Manifest, chunk_digest
@@ -94,6 +94,7 @@ class TablePassage(Passage):
 
     def close(self) -> None:
         """Delete what was spooled."""
+        super().close()
         if self._file is not None and self._path is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
@@ -297,8 +298,11 @@ class GroupsPassage(TablePassage):
         """Take the group's masks off a chunk of its sum, and keep it."""
         for stream in self._masks[row]:
             stream.apply(content, lot, self.layout.length(lot), -1)
-        if self._pad is not None:  # a stream for each chunk of each group
-            self._pad.apply(content, lot * self.rows + row, self.layout.length(lot), 1)
+        pad = self._pad
+        if pad is not None:  # a stream for each chunk of each group
+            pad.apply(content, lot * self.rows + row, self.layout.length(lot), 1)
+        elif self.cover is not None:
+            raise Overwritten
         if self._path is None:
             self.layout.part(self._sums[row], lot)[:] = content
         else:

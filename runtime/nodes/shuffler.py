@@ -15,6 +15,7 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import residue
 from silomix.runtime.core.numbers.layout import Layout
+from silomix.runtime.core.numbers.masks import Overwritten
 from silomix.runtime.core.numbers.packing import Bytes, Residues, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol import shuffler as core
@@ -34,7 +35,7 @@ from silomix.runtime.core.protocol.messages import (
     chunk_digest,
     delivery_digest,
 )
-from silomix.runtime.core.protocol.release import PadContext, bodies_root
+from silomix.runtime.core.protocol.release import PadContext, bodies_root, pad_digest
 from silomix.runtime.core.protocol.roundlog import Fork, Record
 from silomix.runtime.core.protocol.rules import baseline, invited, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient
@@ -281,7 +282,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.log.info("releasing", cohort=len(cohort.participants), **early)
                 assert self.passage is not None
                 seal, length = b"" if grouping is None else grouping.seal, self.passage.manifest.chunk_parameters
-                self.passage.cover = Cover(pad, PadContext(cohort.digest, seal, self.config.name, length))
+                context = PadContext(cohort.digest, seal, self.config.name, length)
+                self.passage.cover = Cover(pad, context, pad_digest(pad))
                 self.spawn(self._release(effect, self.passage))
             case core.Measure(manifest, context, coin):
                 scalars = await self.work(checking.measure, self._checked(), coin)
@@ -374,13 +376,16 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def _release(self, effect: core.Release, passage: Passage) -> None:
         started, rows, cohort, grouping = self.clock(), self._rows, effect.cohort, effect.grouping
-        await passage.settle(cohort, grouping)
-        if passage.layer == 1:
-            await passage.trailed(bodies_root(effect.roots), (), effect.bodies)
-        if passage.layer == 1 and isinstance(passage, SumPassage):
-            await passage.take_all()
-        elif passage.layer == 1 and isinstance(passage, TablePassage):
-            await passage.take_bodies([rows[silo] for silo in cohort.silos])
+        try:
+            await passage.settle(cohort, grouping)
+            if passage.layer == 1:
+                await passage.trailed(bodies_root(effect.roots), (), effect.bodies)
+            if passage.layer == 1 and isinstance(passage, SumPassage):
+                await passage.take_all()
+            elif passage.layer == 1 and isinstance(passage, TablePassage):
+                await passage.take_bodies([rows[silo] for silo in cohort.silos])
+        except Overwritten:  # it was given up meanwhile
+            return
         self.metrics.phase_took("release", self.clock() - started)
 
     async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:

@@ -206,7 +206,7 @@ def _write_all(seen: Journal, head: Header) -> None:
     for fact in (
         shuffler.Padded(1, 1, M.digest, bytes(32), M.chain, bytes(32), ("silo-1",), (), b"", PRIVATE),
         shuffler.Closed(1, 2),
-        shuffler.Signed(1, 1, M.digest, bytes(32)),
+        shuffler.Signed(1, 1, M.digest, bytes(32), ("silo-1", "silo-2"), bytes(32)),
         shuffler.Released(1, 1, M.digest, bytes(32), ("silo-1", "silo-2"), bytes(32), ()),
         shuffler.Stored(FIRST),
         shuffler.Forked(FIRST, FIRST),

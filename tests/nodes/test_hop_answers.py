@@ -15,8 +15,9 @@ from tests.nodes.alone import Peers, alone, call, config_of, ended
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.numbers.tamper import EquationKind
 from silomix.runtime.core.protocol import shuffler as core
-from silomix.runtime.core.protocol.check.blame import Defence, EquationKind
+from silomix.runtime.core.protocol.check.blame import Defence
 from silomix.runtime.core.protocol.check.said import Statement
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown
@@ -73,7 +74,7 @@ def test_a_call_is_answered_with_what_was_asked_for_and_not_with_what_was_noted_
         async def step(event: core.Event) -> list[core.Effect]:
             return [NOTED, effect]
 
-        node.step = step  # type: ignore[method-assign, assignment]
+        node.step = step  # type: ignore[method-assign]
         made, context = call(AGGREGATOR, request)
         await getattr(_Service(node), method)(made)
         (raw,) = context.sent

@@ -1,7 +1,7 @@
 """What passes between two hops is what its sender signed: chunk by chunk, whole, for this cohort, and no other way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +24,10 @@ from tests.core.protocol.federations import (
 from tests.core.protocol.test_grouping import grouping
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import commitment
+from silomix.runtime.core.numbers.masks import Overwritten, commitment
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.messages import body_root, chunk_digest
-from silomix.runtime.core.protocol.release import PadContext, bodies_root
+from silomix.runtime.core.protocol.release import PadContext, bodies_root, pad_digest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.history import read_trail, write_trail
@@ -40,7 +40,7 @@ F = federation(level=Level.TRUSTED)
 M = manifest(F)
 HEADERS = headers(M, F)
 C = cohort(M, HEADERS)
-COVER = Cover(secret("pad"), PadContext(C.digest, b"", "hop-1", M.chunk_parameters))
+COVER = Cover(secret("pad"), PadContext(C.digest, b"", "hop-1", M.chunk_parameters), pad_digest(secret("pad")))
 Frame = services_pb2.RelayFrame
 Change = Callable[[list[Frame]], object]
 T = TypeVar("T")
@@ -209,6 +209,38 @@ def test_a_cohort_is_settled_once() -> None:
         await passage.settle(cohort(M, HEADERS[1:]))
         assert (passage.sum == covered).all()
         assert passage.cohort is C
+
+    run(go)
+
+
+@pytest.mark.parametrize("lost", ["the pad", "a seed"])
+def test_no_sum_is_settled_whose_secrets_were_overwritten_meanwhile(lost: str) -> None:
+    """Whoever gives an attempt up overwrites its secrets while others may still wait for their turn with them.
+
+    A pad of zeros would cover nothing: it is as if the hop had sent the sum in clear, before anybody has signed.
+    """
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = SumPassage(M, "hop-1", workers)
+        passage.cover = replace(COVER, pad=COVER.pad.copy())
+        spawned: list[asyncio.Task[None]] = []
+
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            spawned.append(asyncio.ensure_future(work))
+            return spawned[-1]
+
+        if lost == "a seed":
+            sealing = Silo(F, identity("silo-1")).sealing(M, rng("seeds"))
+            async with passage._busy:
+                await passage.add_header(sealing.header, private("hop-1", "silo-1", 1), spawn)
+                await asyncio.sleep(0)
+        passage.close()
+        with pytest.raises(Overwritten):
+            await passage.settle(C)
+        await asyncio.gather(*spawned)  # no task of the node ends with an exception
+        assert passage.cohort is None
+        assert not passage.sum.any()
+        assert not any(passage.cover.pad.value)
 
     run(go)
 

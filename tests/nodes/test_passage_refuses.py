@@ -30,7 +30,7 @@ from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.check.blame import EquivocationError
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Group, Manifest
-from silomix.runtime.core.protocol.release import PadContext, bodies_root
+from silomix.runtime.core.protocol.release import PadContext, bodies_root, pad_digest
 from silomix.runtime.core.protocol.rules import baseline, layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.history import read_trail, write_trail
@@ -63,7 +63,8 @@ def settled(f: Federation) -> tuple[Manifest, Cohort]:
 
 
 def cover(m: Manifest, c: Cohort, hop: str, seal: bytes = b"") -> Cover:
-    return Cover(secret("pad", hop), PadContext(c.digest, seal, hop, m.chunk_parameters))
+    pad = secret("pad", hop)
+    return Cover(pad, PadContext(c.digest, seal, hop, m.chunk_parameters), pad_digest(pad))
 
 
 async def nothing(*_: object) -> None:

@@ -455,7 +455,7 @@ def test_a_silo_takes_part_in_the_check_of_the_body_that_it_still_has(
 
     async def go(node: SiloNode) -> None:
         monkeypatch.setattr(module, "read_subject", lambda _: SimpleNamespace(ready=ready(m, cohort(m, headers(m, F)))))
-        node.insist = insist  # type: ignore[method-assign, assignment]
+        node.insist = insist  # type: ignore[method-assign]
         if held != "nothing":
             node._held = held_of(manifest(CHECKED, attempt=2) if held == "another's" else m)
         if held == "no share":

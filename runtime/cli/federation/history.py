@@ -103,7 +103,12 @@ def _table(records: list[Record], epochs: Epochs) -> Table:
         table.add_row(
             str(record.round),
             *([_number(record, epochs)] if later else []),
-            " ".join([str(record.outcome), *(f"({one.culprit} lied)" for one in record.attempts if one.culprit)]),
+            " ".join(
+                [
+                    str(record.outcome),
+                    *(f"({one.culprit} is accused)" for one in record.attempts if one.culprit),
+                ]
+            ),
             str(len(record.attempts)),
             str(len(record.silos)) if record.outcome is Outcome.APPLIED else "-",
             _short(record.model_after),

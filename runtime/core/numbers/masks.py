@@ -50,6 +50,8 @@ UPLOAD = "upload"
 
 _BYTES_AT = bytes.__basicsize__ - 1
 """Where the content of a bytes object begins in memory."""
+_GONE = bytes(32)
+"""What lies where a secret was."""
 
 _SMALL_ORDER = frozenset(
     bytes.fromhex(point)
@@ -87,10 +89,28 @@ class Secret:
         if sys.implementation.name == "cpython":
             ctypes.memset(id(self.value) + _BYTES_AT, 0, len(self.value))
 
+    def copy(self) -> "Secret":
+        """Return the same secret in bytes of its own, which outlive these."""
+        return Secret(bytes(bytearray(self.value)))
+
+    def keyed(self) -> bytes:
+        """Return the bytes to derive a key from, unless they were overwritten: what follows from zeros is no secret."""
+        if self.value == _GONE:
+            raise Overwritten
+        return self.value
+
     @classmethod
     def draw(cls, rng: Rng) -> "Secret":
         """Draw a fresh secret: a seed for one (silo, layer, attempt), or a round's private key."""
         return cls(rng(SEED_BYTES))
+
+
+class Overwritten(PeerFault):
+    """A secret is gone, and what it was for is over: nothing is masked with the zeros that lie in its place."""
+
+    def __init__(self) -> None:
+        """Say so to whoever still asks for it."""
+        super().__init__(Reason.FENCED, "this attempt is over here, and its secrets are overwritten")
 
 
 @dataclass(frozen=True)
@@ -148,13 +168,16 @@ def unseal(sealed: bytes, private: Secret, context: MaskContext) -> Secret:
         )
     try:
         key = X25519PrivateKey.from_private_bytes(private.value)
-        return Secret(_SUITE.decrypt(sealed, key, context.info()))
+        seed = Secret(_SUITE.decrypt(sealed, key, context.info()))
     except (InvalidTag, ValueError):
         raise PeerFault(
             Reason.SEAL_BROKEN,
             f"the seed for layer {context.layer} does not open: it was sealed to another key or for another manifest",
             layer=context.layer,
         ) from None
+    if seed.value == _GONE:
+        raise PeerFault(Reason.SEAL_BROKEN, f"the seed for layer {context.layer} is all zeros", layer=context.layer)
+    return seed
 
 
 def commitment(seed: Secret, context: MaskContext) -> bytes:
@@ -178,7 +201,7 @@ class Context(Protocol):
 def mask_streams(seeds: Iterable[tuple[Secret, Context]], moduli: tuple[int, ...]) -> list["Stream"]:
     """Key streams with seeds and what they are bound to. They share room: one thread at a time uses them."""
     scratch = Scratch()
-    return [Stream(derive(seed.value, c.info()), moduli, c.chunk_parameters, scratch) for seed, c in seeds]
+    return [Stream(derive(seed.keyed(), c.info()), moduli, c.chunk_parameters, scratch) for seed, c in seeds]
 
 
 def mask_stream(seed: Secret, context: Context, moduli: tuple[int, ...]) -> "Stream":

@@ -226,7 +226,7 @@ def blinding(secret: Secret, info: bytes, coin: bytes, trap: int, plane: int) ->
     2^-128.
     """
     bound = frame("trap-blinding", info, coin, trap, plane)
-    drawn = HKDF(SHA256(), SCALAR_BYTES + 16, salt=None, info=bound).derive(secret.value)
+    drawn = HKDF(SHA256(), SCALAR_BYTES + 16, salt=None, info=bound).derive(secret.keyed())
     return int.from_bytes(drawn, "big") % ORDER
 
 

@@ -18,6 +18,7 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.release import Signatures, check_agreed
+from silomix.runtime.core.protocol.rules import check_chain
 
 MOST_ATTEMPTS = 128
 """Attempts at one round, over all restarts: then it is abandoned."""
@@ -164,7 +165,7 @@ def check_record(record: Record, federation: Federation) -> None:
     _expect(Reason.WRONG_FEDERATION, "federation", record.federation, federation.digest)
     verify(federation.aggregator.key, record.digest, record.signature, federation.aggregator.name)
     numbers = [one.attempt for one in record.attempts]
-    if numbers != sorted(set(numbers)):
+    if numbers != sorted(set(numbers)) or numbers[:1] == [0]:
         raise PeerFault(Reason.MALFORMED, f"the attempts of round {record.round} are not in order")
     if (record.outcome is Outcome.GENESIS) is not (record.round == 0):
         raise PeerFault(Reason.MALFORMED, f"round {record.round} cannot have ended as {record.outcome}")
@@ -174,18 +175,41 @@ def check_record(record: Record, federation: Federation) -> None:
         raise PeerFault(Reason.WRONG_EPOCH, f"round {record.round} changed nothing, and no epoch begins after it")
     check_beginning(record, federation)
     for one in record.attempts:
-        if one.agreed:
-            check_agreed(one.agreed, one.signatures, one.chain, federation)
+        _check_attempt(one, record.round, federation)
     if record.outcome is not Outcome.APPLIED:
+        if record.root:
+            raise PeerFault(Reason.MALFORMED, f"round {record.round} was not applied, and has the root of a sum")
         if (record.model_before, record.state_before) != (record.model_after, record.state_after):
             raise PeerFault(Reason.WRONG_STEP, f"round {record.round} was not applied, and changed the model")
         return
     last = record.attempts[-1] if record.attempts else None
     if last is None or len(last.agreed) != DIGEST_BYTES or len(record.root) != DIGEST_BYTES:
         raise PeerFault(Reason.MALFORMED, f"round {record.round} was applied, and no release is named")
-    in_order = tuple(hop for hop in federation.chain if hop in last.chain)
-    if last.chain != in_order or len(in_order) < federation.chain_rule.minimum:
-        raise PeerFault(Reason.WRONG_CHAIN, f"round {record.round} was released over a chain that is none")
+
+
+def _check_attempt(one: Attempted, round_: int, federation: Federation) -> None:
+    """Check what a record says of an attempt: a release that is said of it binds the model, whatever came of it.
+
+    Whether those silos are the ones that were signed for is known to the hops: they countersign nothing else.
+    """
+    members = (*federation.silo_names, *one.chain, federation.aggregator.name)
+    if bool(one.culprit) is not bool(one.evidence) or (one.culprit and one.culprit not in members):
+        raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has a culprit without evidence")
+    if not one.agreed:
+        if one.silos or one.signatures:
+            raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has silos and no release")
+        return
+    check_chain(one.chain, federation)
+    if list(one.silos) != sorted(set(one.silos)) or not set(one.silos) <= set(federation.silo_names):
+        raise PeerFault(Reason.MALFORMED, f"the silos of attempt {one.attempt} of round {round_} are no cohort")
+    if len(one.silos) < federation.minimum_cohort:
+        raise PeerFault(
+            Reason.COHORT_TOO_SMALL,
+            f"attempt {one.attempt} of round {round_} was released for {len(one.silos)} silos",
+            found=len(one.silos),
+            expected=federation.minimum_cohort,
+        )
+    check_agreed(one.agreed, one.signatures, one.chain, federation)
 
 
 class RoundLog:

@@ -47,7 +47,7 @@ from silomix.runtime.core.protocol.check.said import (
 from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, TrapProof
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.hearing import MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
+from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import (
@@ -73,6 +73,7 @@ from silomix.runtime.core.protocol.release import (
 )
 from silomix.runtime.core.protocol.roundlog import (
     MOST_ATTEMPTS,
+    Attempted,
     Fork,
     Outcome,
     Record,
@@ -139,12 +140,14 @@ class Closed:
 
 @dataclass(frozen=True)
 class Signed:
-    """The durable fact that this hop signed for a release, once for the attempt."""
+    """The durable fact that this hop signed for a release, once for the attempt: for whose sum, on which model."""
 
     round: int
     attempt: int
     manifest: bytes
     agreed: bytes
+    silos: tuple[str, ...]
+    model: bytes
 
 
 @dataclass(frozen=True)
@@ -903,7 +906,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Whether the log's newest record is known to count."""
         self.padded: dict[bytes, Padded] = {}
         """By manifest: attempts whose pad is still here."""
-        self.signed: dict[bytes, bytes] = {}
+        self.signed: dict[bytes, Signed] = {}
         """By manifest: the release that this hop signed for."""
         self.closed = (0, 0)
         """The round and attempt before which nothing is signed any more."""
@@ -941,7 +944,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             case Closed():
                 self.closed = max(self.closed, (fact.round, fact.attempt))
             case Signed():
-                self.signed[fact.manifest] = fact.agreed
+                self.signed[fact.manifest] = fact
             case Released():
                 self.released.setdefault(fact.model, []).append(fact)
                 self.last_released = max(self.last_released, fact.round)
@@ -985,7 +988,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         manifest = self.manifest
         if not self._first(manifest):
             return 0.0
-        bound = bool(self._bound_to(manifest))
+        bound = bool(self._said_bound(manifest))
         return float(manifest.deadline_s if bound else min(manifest.deadline_s, self.pace.patience_s))
 
     @property
@@ -1001,7 +1004,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Close before the deadline, if all hops would take the silos that are here for a cohort, or wait for more."""
         attempt = self._now_open
         attempt.no_cohort = len(attempt.counted)
-        if self._bound_to(attempt.manifest) or attempt.cohort:
+        if self._said_bound(attempt.manifest) or attempt.cohort:
             return []  # those silos and no others
         try:
             self._check(*self._proposed(sorted(attempt.counted)))
@@ -1051,6 +1054,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """
         if self.log.epochs.find(event.federation) is None:
             self.federation.check_same(event.federation, self.federation.aggregator.name)
+        if number_of(event.life) > number_of(self.life) + MOST_AHEAD:  # no later process could go beyond it
+            raise PeerFault(Reason.MALFORMED, "an aggregator process has a number far beyond that of the last one")
         log, attempts = self.log, [a for round_, a in (*self.keys, self.closed) if round_ == self.log.round]
         if self.attempt is not None and self.attempt.manifest.round == log.round:
             attempts.append(self.attempt.manifest.attempt)
@@ -1183,6 +1188,9 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     f"attempt {old.attempt} of round {old.round}",
                 )
         self._check_fence(manifest.round, manifest.attempt)
+        tried = (p.manifest for p in self.padded.values() if (p.round, p.attempt) == (manifest.round, manifest.attempt))
+        if any(other != manifest.digest for other in tried):
+            raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} has another manifest here")
         own = self.keys.get((manifest.round, manifest.attempt), {})
         for key in manifest.hop_keys:
             if key.hop == self.identity.name:
@@ -1218,13 +1226,17 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         assert self.log.last is not None, "the copy is one of it"
         return replace(self.log.last, countersignatures=record.countersignatures)
 
-    def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
+    def _said_bound(self, manifest: Manifest) -> tuple[str, ...]:
         """The silos that a model can still be released for, or nobody if it is free.
 
         The log says so too: this hop may be new, and have released nothing yet.
         """
         facts = self.released.get(manifest.model, ())
-        silos = facts[0].silos if facts else self.log.released(manifest.model) or manifest.bound_to
+        return facts[0].silos if facts else self.log.released(manifest.model) or manifest.bound_to
+
+    def _bound_to(self, manifest: Manifest) -> tuple[str, ...]:
+        """The same, unless the manifest contradicts it: a pad may have been shown since it was opened."""
+        silos = self._said_bound(manifest)
         if manifest.bound_to not in ((), silos):
             raise PeerFault(
                 Reason.ALREADY_RELEASED, "this model was released for another cohort, and is for no second one, ever"
@@ -1419,7 +1431,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
 
     def _complete(self, attempt: _Attempt, without: str = "") -> bool:
         """Whether the cohort can close before its deadline: all are in, or a quorum is."""
-        before = self._bound_to(attempt.manifest)
+        before = self._said_bound(attempt.manifest)
         if before:
             return set(before) <= set(attempt.counted)
         names = [s for s in invited(attempt.manifest, self.federation) if not self._sits_out(s) and s != without]
@@ -1436,9 +1448,9 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         manifest = attempt.manifest
         try:
             self._check_fence(manifest.round, manifest.attempt)
+            before = self._bound_to(manifest)
         except PeerFault as fault:
             return self._give_up(fault)
-        before = self._bound_to(manifest)
         silos = sorted(before or attempt.counted)
         missing = [s for s in silos if s not in attempt.counted]
         if missing:
@@ -1528,7 +1540,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             bodies = tuple(attempt.trailers[p.header] for p in cohort.participants)
         padded = self.padded.get(manifest.digest)
         if padded is not None:  # a restart goes on with what was remembered
-            return [Release(cohort, grouping, padded.pad, roots, bodies)]
+            return [Release(cohort, grouping, padded.pad.copy(), roots, bodies)]
         padded = Padded(
             manifest.round,
             manifest.attempt,
@@ -1541,7 +1553,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
             b"" if grouping is None else grouping.seal,
             Secret.draw(self._rng),
         )
-        return [Remember(padded), Release(cohort, grouping, padded.pad, roots, bodies)]
+        # A copy: the pad that is remembered may be destroyed at any time, and the sum be on its way to be covered.
+        return [Remember(padded), Release(cohort, grouping, padded.pad.copy(), roots, bodies)]
 
     # Ready, and showing the pad
 
@@ -1568,11 +1581,11 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     return seen
                 raise
         signed = self.signed.get(event.manifest)
-        if signed not in (None, ready.digest):
+        if signed is not None and signed.agreed != ready.digest:
             raise PeerFault(Reason.ALREADY_RELEASED, "this hop has signed another release of this attempt")
         if signed is None:
             self._check_fence(padded.round, padded.attempt)
-        fact = Signed(padded.round, padded.attempt, event.manifest, ready.digest)
+        fact = Signed(padded.round, padded.attempt, event.manifest, ready.digest, padded.silos, padded.model)
         remember: list[Effect] = [] if signed else [Remember(fact)]
         if checks(self.federation) and self.attempt is not None and self.attempt.manifest.digest == event.manifest:
             remember += self._forget_keys()
@@ -1745,9 +1758,10 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""
         self._check_life(event.life)
         padded, bond = self._padded(event.manifest), event.bond
-        agreed = self.signed.get(event.manifest)
-        if agreed is None:
+        signed = self.signed.get(event.manifest)
+        if signed is None:
             raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has not signed for that release")
+        agreed = signed.agreed
         check_agreed(agreed, event.signatures, padded.chain, self.federation)
         if bond is not None and (
             bond.agreed(padded.model) != agreed or bond.signatures != tuple(s for _, s in event.signatures)
@@ -1763,7 +1777,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         )
         known = any(f.manifest == fact.manifest for f in facts)
         remember: list[Effect] = [] if known else [Remember(fact)]
-        return [*remember, Reveal(Secret(bytes(bytearray(padded.pad.value))))]
+        return [*remember, Reveal(padded.pad.copy())]
 
     # The round log
 
@@ -1838,6 +1852,9 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                 raise PeerFault(
                     Reason.WRONG_HEAD, f"the record of round {record.round} leaves out what this hop released in it"
                 )
+        for one in record.attempts:
+            if one.agreed and self.identity.name in one.chain:
+                self._check_signed(one, record)
         last = record.attempts[-1] if record.attempts else None
         if record.outcome is not Outcome.APPLIED or last is None or self.identity.name not in last.chain:
             return
@@ -1847,6 +1864,19 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                 Reason.WRONG_ROUND,
                 f"round {record.round} was applied with this hop's pad, and its journal knows nothing of it: it was "
                 "restored from an old copy and does not serve, or the aggregator lies",
+                found=record.round,
+            )
+
+    def _check_signed(self, one: Attempted, record: Record) -> None:
+        """Refuse a release that this hop did not sign for: it would bind the model to silos that somebody chose."""
+        fact = self.signed.get(one.manifest)
+        said = (one.agreed, one.silos, record.model_before)
+        if fact is None or (fact.agreed, fact.silos, fact.model) != said:
+            raise PeerFault(
+                Reason.WRONG_ROUND,
+                f"attempt {one.attempt} of round {record.round} is said to have this hop's signature, and its journal "
+                "knows nothing of it, or of other silos: it was restored from an old copy and does not serve, or the "
+                "aggregator lies",
                 found=record.round,
             )
 

@@ -23,6 +23,7 @@ from silomix.runtime.core.numbers.masks import (
     AGGREGATOR,
     SEALED_BYTES,
     MaskContext,
+    Overwritten,
     Secret,
     Stream,
     commitment,
@@ -484,6 +485,27 @@ def test_a_secret_that_is_wiped_is_gone_wherever_it_is_shared() -> None:
     assert shared == bytes(32)
     assert bytes(copied) == before
     assert any(before)
+
+
+def test_no_key_is_derived_from_what_was_overwritten() -> None:
+    """Anybody can expand zeros: what they cover lies open."""
+    secret = Secret.draw(Random(1).randbytes)
+    copied = secret.copy()
+    assert secret.keyed() == copied.keyed() == secret.value
+    secret.wipe()
+    for use in (secret.keyed, lambda: mask_stream(secret, CONTEXT, (256,))):
+        with pytest.raises(Overwritten):
+            use()
+    assert mask_stream(copied, CONTEXT, (256,)).chunk(0, 8).any()
+
+
+def test_a_seed_of_zeros_is_refused_as_if_it_did_not_open() -> None:
+    """Else a silo could have an attempt fail that nobody is to blame for."""
+    key = seed_of("key")
+    assert unseal(seal(seed_of("seed"), public_key(key), CONTEXT), key, CONTEXT) == seed_of("seed")
+    with pytest.raises(PeerFault) as caught:
+        unseal(seal(Secret(bytes(32)), public_key(key), CONTEXT), key, CONTEXT)
+    assert caught.value.reason is Reason.SEAL_BROKEN
 
 
 def test_secrets_never_print() -> None:

@@ -349,7 +349,7 @@ def test_the_greatest_residues_do_not_overflow(chosen: Plan) -> None:
 
 def test_a_mask_folds_without_being_held() -> None:
     chosen, d, size = plan(10, 4, level=Level.MALICIOUS), 1500, 600
-    stream = mask_stream(Secret(bytes(32)), MaskContext(bytes(32), 1, size), chosen.moduli)
+    stream = mask_stream(Secret(bytes([1] * 32)), MaskContext(bytes(32), 1, size), chosen.moduli)
     by_seed = Fold(bytes(32), chosen, d, size)
     held = by_seed.sibling()
     for index in range(3):

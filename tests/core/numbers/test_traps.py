@@ -167,7 +167,7 @@ def test_what_is_no_point_and_no_residue_is_refused(proved: tuple[Statement, byt
 
 def test_a_commitment_that_is_not_to_the_mask_is_seen_by_the_hop() -> None:
     """It makes it again, from the seed that it has."""
-    opening = Opening(17, traps.blinding(Secret(bytes(32)), b"info", b"coin", 0, 0))
+    opening = Opening(17, traps.blinding(Secret(bytes([1] * 32)), b"info", b"coin", 0, 0))
     encoded = commit(opening)
     assert encoded == commit(replace(opening, blinding=opening.blinding + ORDER))
     assert encoded != commit(replace(opening, value=18))

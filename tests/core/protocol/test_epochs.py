@@ -384,8 +384,9 @@ def hop(f: Federation = E1, name: str = "hop-1", epochs: Epochs = BOTH, log: Rou
 
 
 def released(machine: shuffler.Shuffler, record: Record) -> shuffler.Shuffler:
-    """The hop, having released what a record names."""
+    """The hop, having signed for and released what a record names."""
     one = record.attempts[-1]
+    machine.recall(shuffler.Signed(record.round, 1, one.manifest, one.agreed, one.silos, record.model_before))
     machine.recall(shuffler.Released(record.round, 1, one.manifest, one.agreed, one.silos, record.model_before))
     return machine
 

@@ -11,6 +11,7 @@ from tests.core.protocol.federations import (
     headers,
     manifest,
     past,
+    recorded,
 )
 from tests.core.protocol.hops import SILOS, F, Hop, opened, opening, passed_on, released
 
@@ -23,6 +24,7 @@ from silomix.runtime.core.protocol.shuffler import (
     CohortIn,
     Countersign,
     Delivered,
+    Event,
     Forget,
     HeaderIn,
     Keys,
@@ -82,6 +84,34 @@ def test_keys_and_passage_go_when_the_sum_has_come_through(name: str) -> None:
     hop.restart()
     assert not hop.core.keys
     assert hop.feed(Delivered(m.digest)) == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("over", ["a fence", "a record", "the clock"])
+@pytest.mark.parametrize("name", ["hop-1", "hop-2"])
+def test_a_sum_is_covered_though_its_pad_is_destroyed_before_it_is_put_on(name: str, over: str, restart: bool) -> None:
+    """It may wait for its pad while the pad is destroyed. Under zeros it would leave in clear, unsigned for."""
+    hop, m = opened(name)
+    of = headers(m, F)
+    if restart:  # with a pad that it remembers
+        hop.relayed(m, of) if name == "hop-2" else None
+        passed_on(hop.submit(*of) if name == "hop-1" else hop.feed(CohortIn(cohort(m, of))))
+        hop.restart()
+        hop.open(m)
+    if name == "hop-2":
+        hop.relayed(m, of)
+    found = passed_on(hop.submit(*of) if name == "hop-1" else hop.feed(CohortIn(cohort(m, of))))
+    assert found is not None
+    held, before = hop.core.padded[m.digest].pad, found.pad.copy()
+    assert held == before
+    ends: dict[str, Event] = {
+        "a fence": ask(hop, 1, 2),
+        "a record": RecordIn(recorded(hop.log)),
+        "the clock": Tick(2 * WHOLE_ROUND_S),
+    }
+    hop.feed(ends[over])
+    assert not any(held.value)
+    assert found.pad == before
 
 
 @pytest.mark.parametrize("restart", [False, True])

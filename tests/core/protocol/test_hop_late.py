@@ -23,7 +23,7 @@ from tests.core.protocol.test_epochs import BOTH, E2, LOG
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Level
-from silomix.runtime.core.protocol.hearing import MOST_TOLD, Shown, life_after
+from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_TOLD, Shown, life_after
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Header, Manifest
 from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
@@ -388,6 +388,15 @@ def test_an_aggregator_that_is_not_served_is_told_whether_another_came_after_it(
         messages.append(caught.value.message)
     assert "one that began later (number 2) is served" in messages[0]
     assert messages[1].endswith("show it")
+
+
+def test_no_aggregator_takes_a_number_that_no_later_one_could_go_beyond() -> None:
+    """Who has had the aggregator's key for a moment could shut it out for ever."""
+    hop = Hop("hop-1")
+    shown(hop, life_after(0, rng()))
+    far = life_after(1 + MOST_AHEAD, rng())
+    assert hop.refuses(Show(F.digest, far, 0)) is Reason.MALFORMED
+    assert shown(hop, life_after(MOST_AHEAD, rng())).life == life_after(MOST_AHEAD, rng())
 
 
 def test_a_hop_that_is_new_in_a_later_epoch_asks_for_the_history_and_does_not_say_that_it_is_another() -> None:

@@ -167,7 +167,8 @@ def test_a_hop_signs_one_release_of_an_attempt_and_remembers_it_first(name: str,
     hop, m, c = padded(name)
     made = hop.ready(m, c)
     effects = hop.feed(ReadyIn(m.digest, made.trails))
-    assert effects == [Remember(Signed(1, 1, m.digest, made.digest)), Agree(identity(name).sign(made.digest))]
+    fact = Signed(1, 1, m.digest, made.digest, c.silos, m.model)
+    assert effects == [Remember(fact), Agree(identity(name).sign(made.digest))]
     if restart:
         hop.restart()
     assert hop.feed(ReadyIn(m.digest, made.trails)) == effects[1:]  # asked again

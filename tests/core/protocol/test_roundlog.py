@@ -65,6 +65,11 @@ def changed(record: Record = GOOD, **changes: Any) -> Record:
     return counted(replace(record, **changes).signed(identity(AGGREGATOR)), F)
 
 
+def bound_by(**changes: Any) -> Record:
+    """The record of a round that was given up, with this to say of an attempt that was released."""
+    return changed(recorded(FIRST), attempts=(replace(TOLD, **changes),))
+
+
 # One record
 
 
@@ -113,6 +118,21 @@ BAD: dict[str, tuple[Record, Reason]] = {
         changed(attempts=(replace(TOLD, signatures=()), replace(TOLD, attempt=2))),
         Reason.BAD_SIGNATURE,
     ),
+    "attempt 0": (changed(attempts=(replace(TOLD, attempt=0),)), Reason.MALFORMED),
+    "a release that the aggregator alone has signed": (
+        bound_by(chain=(), signatures=TOLD.signatures[-1:]),
+        Reason.WRONG_CHAIN,
+    ),
+    "a release for too few": (bound_by(silos=SILOS[:2]), Reason.COHORT_TOO_SMALL),
+    "a release for nobody": (bound_by(silos=()), Reason.COHORT_TOO_SMALL),
+    "a release for silos that there are not": (bound_by(silos=(*SILOS, "silo-9")), Reason.MALFORMED),
+    "a release for silos in another order": (bound_by(silos=SILOS[::-1]), Reason.MALFORMED),
+    "silos and no release": (bound_by(agreed=b"", signatures=()), Reason.MALFORMED),
+    "signatures and no release": (bound_by(agreed=b"", silos=()), Reason.MALFORMED),
+    "abandoned with a sum": (changed(recorded(FIRST), root=bytes(32)), Reason.MALFORMED),
+    "a culprit without evidence": (bound_by(culprit="hop-1"), Reason.MALFORMED),
+    "evidence without a culprit": (bound_by(evidence=bytes(32)), Reason.MALFORMED),
+    "a culprit who is no member": (bound_by(culprit="hop-9", evidence=bytes(32)), Reason.MALFORMED),
     "a chain of one hop": (
         changed(attempts=(replace(TOLD, chain=("hop-1",), signatures=agreement(R.digest, ("hop-1",))),)),
         Reason.WRONG_CHAIN,
@@ -373,6 +393,42 @@ def test_a_hop_stores_no_record_of_a_release_that_it_took_no_part_in() -> None:
     ):
         assert hop.refuses(RecordIn(wrong)) is Reason.WRONG_ROUND
     assert hop.feed(RecordIn(applied(hop.log, m, agreed, SILOS)))
+
+
+def test_no_hop_countersigns_that_a_model_is_bound_to_others_than_it_signed_for() -> None:
+    """The record of a round that was given up binds the model too: the aggregator could leave a silo out with it."""
+    hop, m = opened()
+    found = passed_on(hop.submit(*headers(m, F)))
+    assert found is not None
+    agreed = hop.agree(m, found.cohort)
+    honest = attempted(m, agreed, SILOS)
+    other = ready(m, cohort(m, headers(m, F)[1:]))
+    lies = (
+        replace(honest, silos=SILOS[1:]),  # the very signatures, and other silos
+        attempted(m, other, SILOS[1:]),  # a release that this hop did not sign for
+        replace(honest, manifest=bytes(32)),  # nor in an attempt that there was not
+    )
+    for restart in (False, True):
+        if restart:
+            hop.restart()
+        for lie in lies:
+            assert hop.refuses(RecordIn(recorded(hop.log, attempts=(lie,)))) is Reason.WRONG_ROUND
+    again = replace(honest, attempt=3)  # an aggregator that has lost its disk gives what it is told of another number
+    assert hop.feed(RecordIn(recorded(hop.log, attempts=(again,))))
+    assert hop.core.log.released(m.model) == SILOS
+
+
+def test_no_release_is_taken_for_that_of_another_model() -> None:
+    hop, m = opened()
+    found = passed_on(hop.submit(*headers(m, F)))
+    assert found is not None
+    agreed = hop.show(m, found.cohort)
+    record = applied(hop.log, m, agreed, SILOS)
+    log = extended(hop.log, record)
+    hop.feed(RecordIn(record))
+    assert hop.core.log.model != m.model
+    again = recorded(log, attempts=(attempted(m, agreed, SILOS),))
+    assert hop.refuses(RecordIn(again)) is Reason.WRONG_ROUND
 
 
 def test_a_hop_that_was_not_in_the_chain_stores_the_record_all_the_same() -> None:

@@ -737,7 +737,7 @@ class Attacked(RuleBasedStateMachine):
                 m = STORIES[event.manifest]
                 assert m.digest in shown or (m.round, m.attempt) >= self.fenced  # a fence holds
             if isinstance(effect, Agree):
-                agreed = self.hop.core.signed[m.digest]
+                agreed = self.hop.core.signed[m.digest].agreed
                 verify(identity(self.name).public, agreed, effect.signature, self.name)
                 assert self.signed.setdefault(m.digest, agreed) == agreed
                 assert agreed in {f.agreed for f in durable if isinstance(f, Signed)}
