@@ -56,7 +56,8 @@ def _any_record(self: shuffler.Shuffler, event: shuffler.RecordIn) -> list[shuff
     return [*stored, *self._countersign(record)]
 
 
-# R3: a hop forgets what it has released, and does not read it in the log either.
+# R3: a hop forgets what it has released, and does not read it in the log either; it covers a sum with what lies where
+# its pad was.
 
 
 def _forgetful(self: shuffler.Shuffler, fact: shuffler.Fact) -> None:
@@ -197,14 +198,20 @@ _READ_CHUNK = vars(streams)["read_chunk"]
 def _patches() -> dict[Rule, list[Patch]]:
     signatures = [(module, "verify", _nothing) for module in (rules, shuffler, silo, shuffler_node, release, roundlog)]
     return {
-        Rule.R1: [(rules, "check_chain", _nothing)],
+        Rule.R1: [(rules, "check_chain", _nothing), (roundlog, "check_chain", _nothing)],
         Rule.R2: [
             *((roundlog.RoundLog, name, _nothing) for name in ("check_link", "check_next")),
             (roundlog, "check_countersigned", _nothing),
             (shuffler.Shuffler, "_prepare", _any_round),
             (shuffler.Shuffler, "_record", _any_record),
         ],
-        Rule.R3: [(shuffler.Shuffler, "recall", _forgetful), (roundlog.RoundLog, "released", lambda *_: ())],
+        Rule.R3: [
+            (shuffler.Shuffler, "recall", _forgetful),
+            (roundlog.RoundLog, "released", lambda *_: ()),
+            (Secret, "copy", lambda self: self),
+            (passage.Passage, "close", _nothing),
+            (Secret, "keyed", lambda self: self.value),
+        ],
         Rule.AGREEMENT: [
             (shuffler, "check_ready", _nothing),
             (shuffler, "check_agreed", _nothing),
@@ -216,6 +223,8 @@ def _patches() -> dict[Rule, list[Patch]]:
             (shuffler.Shuffler, "_evidence", _believing),
             (rules, "small_order", lambda _: False),
             (rules, "_check_bound", _nothing),
+            (roundlog, "_check_attempt", _nothing),
+            (shuffler.Shuffler, "_check_signed", _nothing),
             (silo, "seal", _sealed_to_anything),
         ],
         Rule.R5: [

@@ -13,6 +13,8 @@ from silomix.attacks.active.task import nought
 from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.protocol.messages import Bond, Cohort, Manifest, Participant
 from silomix.runtime.core.protocol.release import Ready, Trail
+from silomix.runtime.core.protocol.roundlog import Attempted
+from silomix.runtime.core.protocol.roundlog import Outcome as Ended
 from silomix.runtime.core.protocol.silo import State
 
 WITH_HOP = "aggregator and shuffler-1"
@@ -252,6 +254,40 @@ async def bound_on_a_bare_word(stage: Stage) -> Loot:
     left_out = stage.came(manifest).silos == others
     close = stage.closeness(stage.aggregator.sum(manifest) / len(others), manifest)
     return stage.loot(left_out, "a sum without the victim, whom hop 1 refuses", cohort=len(others), **close.figures)
+
+
+async def _bound_by_record(stage: Stage, told: Attempted) -> Loot:
+    """Give the round up with a record that says this of an attempt, and see whether it counts."""
+    us, least = stage.aggregator, stage.federation.chain_rule.minimum
+    record = us.chronicle.draft(Ended.ABANDONED, (us.model, us.chronicle.head.state_after), attempts=(told,))
+    stored = 0
+    for hop in stage.federation.chain:
+        try:
+            await us.store(hop, record)
+        except Refused:
+            continue
+        stored += 1
+    bound = VICTIM not in stage.hop(FIRST).core.log.released(us.model) != ()
+    return stage.loot(bound and stored >= least, "a model that is bound to others than the victim", stored=stored)
+
+
+@attack("bound-in-the-record", Rule.R4, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def bound_in_the_record(stage: Stage) -> Loot:
+    """A round is given up, and its record says that the model was released without the victim, over no hops at all."""
+    await stage.begin(silos=())
+    us, said = stage.aggregator, bytes(DIGEST_BYTES)
+    alone = ((us.name, us.identity.sign(said)),)
+    return await _bound_by_record(stage, Attempted(1, said, (), said, _others(stage), alone))
+
+
+@attack("other-silos-in-the-record", Rule.R4, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def other_silos_in_the_record(stage: Stage) -> Loot:
+    """A round is given up when all have signed for all silos, and its record has other silos beside the signatures."""
+    us, manifest = stage.aggregator, await stage.padded_round()
+    ready = us.ready(manifest)
+    signatures = await us.agreed(manifest, ready)
+    told = Attempted(manifest.attempt, manifest.digest, manifest.chain, ready.digest, _others(stage), signatures)
+    return await _bound_by_record(stage, told)
 
 
 def _says(stage: Stage, since: int, what: str) -> bool:

@@ -1,19 +1,28 @@
 """R3: a sum that is to be read before everybody has agreed to that, or after it was given up."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP, SILO, WITH_FIRST
+from silomix.attacks.active.liars.bodies import cover, pad_context, planes_of, take_off, values
 from silomix.attacks.active.liars.member import ANSWER_S, Refused
-from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
+from silomix.attacks.active.measure import cosine
+from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage
+from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.release import Ready, Signatures
+from silomix.runtime.core.protocol.shuffler import State
+from silomix.runtime.nodes.passage import SumPassage
 from silomix.v1 import services_pb2
 
 WITH_HOP = "aggregator and shuffler-1"
+ALL_BUT_ONE = Cast(hops=(FIRST, LAST))
+READ = 0.9
+"""Cosine from which a sum counts as read."""
 
 
 def _others(stage: Stage) -> tuple[str, ...]:
@@ -216,3 +225,42 @@ async def seeds_of_a_failed_attempt(stage: Stage) -> Loot:
         except Refused:
             continue
     return stage.loot(got > 0, "seeds of the aggregator's layer", seeds=got)
+
+
+class _Zeros(Secret):
+    """What lies where a secret was, which anybody can expand."""
+
+    def keyed(self) -> bytes:
+        """Derive from it all the same."""
+        return self.value
+
+
+@attack("fence-before-the-pad", Rule.R3, "aggregator, shuffler-1 and shuffler-3", Outcome.USELESS, ALL_BUT_ONE)
+async def fence_before_the_pad(stage: Stage) -> Loot:
+    """The next attempt is begun while the honest hop has its pad still to put on: one that is gone would cover nothing.
+
+    The colluders bring such a moment about with spare headers, in a few attempts. Here the hop is just slow.
+    """
+    us, first, last, node = stage.aggregator, stage.liar(FIRST), stage.liar(LAST), stage.hop(SECOND)
+    manifest = await stage.begin(bound=None)
+    await stage.submitted(manifest, FIRST)
+    await stage.until(lambda: node.core.manifest == manifest, "the honest hop has opened the attempt")
+    passage = node.passage
+    assert isinstance(passage, SumPassage), "an attempt is open"
+    async with passage._busy:
+        frames = first.passed(manifest, stage.honest_silos).frames()
+        sending = asyncio.ensure_future(first.stream(SECOND, "Relay", frames))
+        await stage.until(lambda: node.core.state is State.RELEASING, "the honest hop knows the cohort")
+        await us.prepare(SECOND, manifest.round, manifest.attempt + 1)
+    with suppress(Refused):
+        await sending
+    heard = last.heard[manifest.digest]
+    if not heard.root or heard.cohort is None:
+        return stage.loot(False, "nothing")
+    keys = {us.name: us.private[manifest.digest], LAST: last.own(manifest)}
+    planes = take_off(planes_of(heard.chunks), [heard.headers[name] for name in heard.cohort.silos], keys, manifest)
+    for name, pad in ((FIRST, first.pad(manifest)), (SECOND, _Zeros(bytes(SEED_BYTES)))):
+        cover(planes, pad, pad_context(heard.cohort, None, name, manifest), manifest, -1)
+    close = cosine(values(planes, manifest), stage.mean(manifest.model, manifest.round))
+    said = "a sum that nobody has signed for" if close > READ else "noise"
+    return stage.loot(close > READ, said, cosine_with_the_sum=close)
