@@ -17,7 +17,7 @@ class ChainRule:
 
     @property
     def colluding(self) -> int:
-        """Hops that may collude with the aggregator: there is still one sum per round, and no silo's update is read."""
+        """Hops that may collude with the aggregator: there is still one sum per model, and no silo's update is read."""
         return 2 * self.minimum - self.pool - 1
 
     @property
