@@ -10,6 +10,7 @@ from silomix.runtime.checkup.findings import Finding
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.core.errors import PeerFault
 from silomix.runtime.core.protocol.federation import SHOWN
+from silomix.runtime.net.answers import words_of
 from silomix.runtime.net.edges import dialled_by
 from silomix.runtime.net.meeting import OnlyPins, meet
 from silomix.runtime.net.transport import tls_of
@@ -65,7 +66,7 @@ async def _peer(config: NodeConfig, name: str, timeout_s: float) -> Finding:
 
 
 def _call_trouble(error: grpc.aio.AioRpcError, config: NodeConfig, name: str) -> tuple[str, str]:
-    details = (error.details() or "").strip()
+    details = words_of(error).strip()
     owner = config.federation.member(name).owner
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         if config.federation.pinned:

@@ -1,6 +1,7 @@
 """Reading a file, table by table, against the keys that exist; what is wrong is named with its place."""
 
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,23 @@ from typing import Any
 from silomix.runtime.config.kinds import Key
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.values import Unfit
+
+MOST_DOTS, MOST_DEEP, MOST_MARKS = 4, 8, 10_000
+"""How many dots a key may have, how many brackets may be in each other, and how many of both a file may have.
+
+Our own files have keys with one dot, two brackets in each other, and two marks for each node and owner. What tomllib
+takes for a key, in time and memory, grows with the square of its dots.
+"""
+_QUOTED = re.compile(
+    r'''"""(?:[^"\\]++|\\.|"(?!""))*+"{0,5}'''
+    r"""|'{3}(?:[^']++|'(?!''))*+'{0,5}"""
+    r"""|"(?:[^"\\\n]++|\\[^\n])*+"?"""
+    r"""|'[^'\n]*+'?"""
+    r"""|\#[^\n]*+""",
+    re.DOTALL,
+)
+"""A string or a comment, as tomllib finds them: also one without an end, which it reads no further than."""
+_APART = re.compile(r"[\n,=\[\]{}]")
 
 
 class ConfigError(UserError):
@@ -77,7 +95,10 @@ def show(value: object) -> str:
         return "a table"
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
-    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    try:
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:
+        return "a list with a number that is too long to show"
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
@@ -90,11 +111,29 @@ def read(path: Path) -> bytes:
 
 
 def parse(content: str, file: Path) -> dict[str, Any]:
-    """Read TOML, or say where it is none."""
+    """Read TOML, or say where it is none. Some of it comes from peers, before anybody knows who has signed it."""
+    if problem := _excess(content):
+        raise ConfigError(file, "", problem)
     try:
         return tomllib.loads(content)
     except (ValueError, RecursionError) as error:  # also a number or a nesting that Python will not read
         raise ConfigError(file, "", f"is not TOML: {error}") from None
+
+
+def _excess(content: str) -> str:
+    """Say what a file has more of than any honest one, in time that only its length decides; empty if nothing."""
+    bare = _QUOTED.sub("_", content)
+    if any(key.count(".") > MOST_DOTS for key in _APART.split(bare)):
+        return f"has a key with more than {MOST_DOTS} dots"
+    deep = deepest = 0
+    for mark in re.finditer(r"[\[\]{}]", bare):
+        deep += 1 if mark[0] in "[{" else -1
+        deepest = max(deepest, deep)
+    if deepest > MOST_DEEP:
+        return f"has more than {MOST_DEEP} brackets in each other"
+    if sum(map(bare.count, "[{.")) > MOST_MARKS:
+        return f"has more than {MOST_MARKS} tables, arrays and dots"
+    return ""
 
 
 def read_text(file: Path) -> str:

@@ -15,6 +15,11 @@ Scalar = str | int | float | bool
 """What a task option may be: what TOML, JSON and a keyword argument all have."""
 
 
+def printable(text: str) -> str:
+    """Escape what is not printable: what a peer says must not forge a line or steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Unfit(ValueError):  # noqa: N818 - no error of ours: what a value is
     """A value has the right form and still will not do; the message goes on from "which"."""
 

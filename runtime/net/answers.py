@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.core.protocol.messages import Accusation
+from silomix.runtime.core.values import printable
 from silomix.runtime.net.limits import TEXT_BYTES
 from silomix.runtime.net.version import SAID
 from silomix.runtime.net.wire import read_evidence, write_evidence
@@ -125,9 +126,14 @@ def fault_of(error: grpc.aio.AioRpcError) -> PeerFault | None:
     return PeerFault(found, _cut(message), **({"peer": _cut(str(about))} if about else {}))
 
 
+def words_of(error: grpc.aio.AioRpcError) -> str:
+    """Return how a peer says that a call failed, fit to be shown."""
+    return _cut(error.details() or "")
+
+
 def _cut(text: str) -> str:
-    """Cut a sentence to its length in bytes: a peer may write it in characters of four."""
-    return text.encode(errors="replace")[:TEXT_BYTES].decode(errors="ignore")
+    """Cut a sentence to its length in bytes, and leave one line of it that steers no terminal: a peer may write it."""
+    return printable(text[:TEXT_BYTES]).encode(errors="replace")[:TEXT_BYTES].decode(errors="ignore")
 
 
 def transient(error: grpc.aio.AioRpcError) -> bool:

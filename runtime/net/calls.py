@@ -8,7 +8,7 @@ comes is measured before it is parsed, and each message has its time.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -244,28 +244,54 @@ class Method:
         """Make what gRPC calls. The pace is that of all methods of a node together."""
 
         async def run(_: object, context: Context) -> None:
-            peer = ""
-            try:
+            peer, fault, why = "", None, ""
+            with ExitStack() as places:  # a place is held until the call is over, not only until it is answered
                 try:
-                    peer = host.caller(context)
-                finally:
-                    await pace.turn(peer)  # strangers, who have no name, share one
-                if self.seen:
-                    check_protocol(context.invocation_metadata(), peer)
-                self.admit(peer)
-                with self.room.place(peer), host.callers.present(context, peer):
-                    await self.answer(Call(context, host if self.seen else Unseen(), peer, name))
-            except Fault as fault:
-                host.refused(name, fault, peer, context.peer())
-                await refuse(context, fault)
-            except ConnectionAbortedError as leaving:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, str(leaving))
-            except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
-                host.failed(name, error)
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "this node cannot write: its log says why")
+                    try:
+                        peer = host.caller(context)
+                    finally:
+                        await pace.turn(peer)  # strangers, who have no name, share one
+                    if self.seen:
+                        check_protocol(context.invocation_metadata(), peer)
+                    self.admit(peer)
+                    places.enter_context(self.room.place(peer))
+                    with host.callers.present(context, peer):
+                        await self.answer(Call(context, host if self.seen else Unseen(), peer, name))
+                except Fault as raised:
+                    fault = _bare(raised)
+                    host.refused(name, fault, peer, context.peer())
+                except ConnectionAbortedError as leaving:
+                    why = str(leaving)
+                except OSError as error:  # a full disk, most likely: nothing was promised, and the peer may call again
+                    why = "this node cannot write: its log says why"
+                    host.failed(name, error)
+                else:
+                    return
+                await _end(context, fault, why)
 
         made: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(run)
         return made
+
+
+def _bare(fault: Fault) -> Fault:
+    """Take from a fault what it says of where it was raised: that keeps every frame on the way there, and its data."""
+    fault.__context__ = fault.__cause__ = None
+    return fault.with_traceback(None)
+
+
+async def _end(context: Context, fault: Fault | None, why: str) -> None:
+    """Refuse a call, or say why this node cannot answer it.
+
+    The status waits behind a message that the caller does not read, and nothing but the caller can end such a call:
+    gRPC cannot reset a single one. So what waits here holds nothing but the caller's own place.
+    """
+    try:
+        if fault is not None:
+            await refuse(context, fault)
+        else:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, why)
+    except grpc.aio.InternalError:  # the caller hung up meanwhile, and nobody waits for the status
+        raise asyncio.CancelledError from None
 
 
 def check_length(raw: bytes, limit: int, peer: str) -> None:

@@ -22,6 +22,7 @@ from silomix.runtime.config.owners.pins import MAX_COUNTER
 from silomix.runtime.config.tables import ConfigError
 from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.policy import MAX_SHUFFLERS, MAX_SILOS
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
@@ -38,6 +39,8 @@ from silomix.v1 import member_pb2
 
 SERVICE = member_pb2.DESCRIPTOR.services_by_name["MemberService"]
 MEET: MethodDescriptor = SERVICE.methods_by_name["Meet"]
+MOST_MEMBERS = MAX_SILOS + MAX_SHUFFLERS + 1
+"""Of any federation: what is known of one in another epoch."""
 _WORD = 64
 
 
@@ -104,14 +107,27 @@ def write_epoch(proposal: Proposal) -> member_pb2.Epoch:
 
 def read_epoch(wire: member_pb2.Epoch, federation: Federation, peer: str) -> Proposal:
     """Read an epoch, or refuse it. Who signed it is looked at where it counts."""
+    size, most = wire.ByteSize(), Limits.of(federation).epoch
+    if size > most:
+        raise PeerFault(
+            Reason.WRONG_LENGTH, f"an epoch of {size} bytes where {most} are the most", peer=peer, found=size
+        )
     if len(wire.accepted) > len(wire.file) or len(wire.pins) > len(wire.file):
         raise PeerFault(Reason.MALFORMED, "an epoch with more signatures than its file has letters", peer=peer)
-    try:
-        read = parse_federation(wire.file.decode(), Path(f"the epoch that {peer} offers"), federation.anchor)
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise PeerFault(Reason.WRONG_EPOCH, str(error)[:TEXT_BYTES], peer=peer) from None
+    read = _read_file(wire.file, federation, peer)
     pins = {pin.name: _read_pin(pin) for pin in wire.pins if pin.name in read.members}
     return Proposal(read, dict(read_signatures(list(wire.accepted))), pins)
+
+
+def _read_file(file: bytes, federation: Federation, peer: str) -> Federation:
+    """Read an epoch's file. Anybody may have written it, so whatever Python makes of it is a refusal at most."""
+    try:
+        return parse_federation(file.decode(), Path(f"the epoch that {peer} offers"), federation.anchor)
+    except (ConfigError, ValueError) as error:
+        problem = str(error)[:TEXT_BYTES]
+    except (ArithmeticError, RecursionError, MemoryError) as error:
+        problem = f"its file cannot be read: {type(error).__name__}"
+    raise PeerFault(Reason.WRONG_EPOCH, problem, peer=peer)  # out here nothing keeps what was half read
 
 
 def _write_pin(pin: Pin) -> member_pb2.Pin:
@@ -161,9 +177,11 @@ def read_greeting(wire: member_pb2.Greeting, federation: Federation) -> Greeting
     """Read a greeting, or refuse it. Signatures are looked at where a pin is taken."""
     digest = digest_field(wire.federation_digest, "the federation digest")
     same = digest == federation.digest  # in another epoch there are other members, with other identities
-    most = len(federation.members)
-    if same and (len(wire.pins) > most or len({pin.name for pin in wire.pins}) < len(wire.pins)):
+    members, hops = (len(federation.members), len(federation.chain)) if same else (MOST_MEMBERS, MAX_SHUFFLERS)
+    if len(wire.pins) > members or len({pin.name for pin in wire.pins}) < len(wire.pins):
         raise PeerFault(Reason.MALFORMED, "a greeting with more pins than there are members")
+    if len(wire.lives) > hops:
+        raise PeerFault(Reason.MALFORMED, "a greeting with more processes than there are hops")
     if len(wire.epochs) > MOST_EPOCHS:
         raise PeerFault(Reason.MALFORMED, f"a greeting with {len(wire.epochs)} epochs")
     for word in (wire.protocol, wire.version):

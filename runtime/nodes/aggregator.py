@@ -725,6 +725,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             what = method("ShufflerService", "Store")
             return line.ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, CALL_S)
 
+        most = -1
         while True:
             wanted = partial(self._wants_stored, record)
             answer = await self.until_answered(hop, wanted, call, frozenset({Reason.FORKED}))
@@ -746,10 +747,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     return
                 await asyncio.sleep(RETRY_S)
                 continue
-            if answer.records == start:  # it was sent what it said it lacks, and took none of it
+            if answer.records == start or answer.records <= most:  # it was sent what it lacks, and took none of it
                 await self.insist(core.HopFailed(hop, f"it does not store record {start}", self.clock()))
                 await asyncio.sleep(RETRY_S)
-            start = answer.records
+            start, most = answer.records, max(most, answer.records)
 
     def _wants_stored(self, record: Record) -> bool:
         """Whether a hop still has to store a record: also hops that are behind, once it counts."""

@@ -32,7 +32,7 @@ from silomix.runtime.core.protocol.lineage import (
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, computed_digest
 from silomix.runtime.core.protocol.rules import layout
-from silomix.runtime.net.answers import fault_of, transient
+from silomix.runtime.net.answers import fault_of, transient, words_of
 from silomix.runtime.net.history import read_signatures, read_transcript
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import method
@@ -228,7 +228,7 @@ class Follower:
                 return await self._put_together(record, parts)
             except grpc.aio.AioRpcError as error:
                 if not transient(error):
-                    raise fault_of(error) or PeerFault(Reason.WRONG_ROUND, str(error.details())) from None
+                    raise fault_of(error) or PeerFault(Reason.WRONG_ROUND, words_of(error)) from None
         raise AssertionError("unreachable: the backoff has no end")
 
     async def _put_together(
@@ -376,7 +376,7 @@ class Follower:
                         )
             except grpc.aio.AioRpcError as error:
                 if not transient(error):
-                    unknown = PeerFault(Reason.WRONG_MODEL, f"{self._aggregator} ended the call: {error.details()}")
+                    unknown = PeerFault(Reason.WRONG_MODEL, f"{self._aggregator} ended the call: {words_of(error)}")
                     raise fault_of(error) or unknown from None
                 continue
             except PeerFault as fault:

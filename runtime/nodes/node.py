@@ -45,7 +45,7 @@ from silomix.runtime.store.journal import Journal
 GRACE_S = 5.0
 SWITCH_S = 0.5
 LOG_EVERY_S = 5.0
-"""Pause between two lines about the same caller, method and reason: whoever floods a node must not fill its disk."""
+"""Pause between two lines about one peer and one kind of thing: whoever floods a node must not fill its disk."""
 DOUBLE = (
     "two processes have the identity of this hop, or its state is an old copy; the earlier one ends when it hears of "
     "the other: run one, with the newest state"
@@ -118,7 +118,7 @@ class Node:
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._dialled_with = 0
-        self._refusals = Sparing(LOG_EVERY_S)
+        self._lines = Sparing(LOG_EVERY_S)
         self.callers = Callers()
         self.succession = Succession(self)
         self.renewal = Renewal(self)
@@ -230,7 +230,8 @@ class Node:
             if standing is Standing.OLD and life.hop == peer:
                 self.doubled[peer] = self.clock()
                 self.metrics.rejected(Reason.SUPERSEDED)
-                self.log.error(f"TWO PROCESSES: {DOUBLE}", peer=peer, reason=str(Reason.SUPERSEDED))
+                if (unsaid := self.sparing(peer, "two processes")) is not None:
+                    self.log.error(f"TWO PROCESSES: {DOUBLE}", peer=peer, reason=str(Reason.SUPERSEDED), **unsaid)
             news = news or standing is Standing.NEW
         return news and self.config.role is not Role.SILO
 
@@ -371,18 +372,26 @@ class Node:
     def refused(self, method: str, fault: Fault, peer: str, address: str) -> None:
         """Count a refusal, and log it with the name of whoever called, or with its address if nobody knows the name."""
         self.metrics.rejected(fault.reason)
-        unsaid = self._refusals.spare((peer, method, fault.reason), self.clock())
+        unsaid = self.sparing(peer, method, fault.reason)
         if unsaid is None:
             return
         who = {"peer": peer} if peer else {"address": address}
-        self.log.fault(f"refused {method}", fault, **who, **({"unsaid": unsaid} if unsaid else {}))
+        self.log.fault(f"refused {method}", fault, **who, **unsaid)
+
+    def sparing(self, *what: object) -> dict[str, int] | None:
+        """Return what to add to a line in the log about something that others can bring about as often as they like:
+        how often it went unsaid. None if it is not to be said now. What it is about names no more than who and what
+        kind, since what a peer says may be new each time.
+        """
+        unsaid = self._lines.spare(what, self.clock())
+        return None if unsaid is None else {"unsaid": unsaid} if unsaid else {}
 
     def handshake_failed(self, why: str) -> None:
         """Count a TLS handshake that failed, and log it now and then. Nobody is known by then, not even by address."""
         self.metrics.handshake_failed()
-        unsaid = self._refusals.spare(("handshake", why), self.clock())
+        unsaid = self.sparing("handshake", why)
         if unsaid is not None:
-            self.log.warning(f"TLS handshake failed: {why}", **({"unsaid": unsaid} if unsaid else {}))
+            self.log.warning(f"TLS handshake failed: {why}", **unsaid)
 
     def failed(self, method: str, error: OSError) -> None:
         """Log that this node could not do its part of a call."""

@@ -28,7 +28,7 @@ from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
 from silomix.runtime.core.protocol.roundlog import Fork, Outcome, Record
 from silomix.runtime.core.protocol.rules import baseline, layout, wire_encoding
-from silomix.runtime.net.answers import fault_of, transient
+from silomix.runtime.net.answers import fault_of, transient, words_of
 from silomix.runtime.net.check.case import read_subject
 from silomix.runtime.net.check.said import read_tosses, write_statement, write_toss
 from silomix.runtime.net.framing import BODY, chunk_frame
@@ -457,7 +457,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 answer = await self.line(hop).send(what, frames, frames.stream, SMALL_BYTES, manifest.deadline_s)
             except grpc.aio.AioRpcError as error:
                 if not transient(error):
-                    unknown = PeerFault(Reason.WRONG_SEQUENCE, f"{hop} ended the call: {error.details()}")
+                    unknown = PeerFault(Reason.WRONG_SEQUENCE, f"{hop} ended the call: {words_of(error)}")
                     raise fault_of(error) or unknown from None
                 if attempt % 10 == 0:
                     log.warning("hop 1 is busy or not reachable, trying again", code=error.code().name)

@@ -1,17 +1,64 @@
 """The plain HTTP port of a node: its metrics for Prometheus, and an answer for the probes of whoever runs it."""
 
+import socket
 from collections.abc import Callable, Iterable
-from threading import Thread
-from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 Answer = Callable[[str], bool | None]
 """What a probe is told, by its path; nothing if the path is no probe's."""
+
+IDLE_S = 5.0
+"""Time for which a connection may be silent: who asks has its question at hand."""
+CONNECTIONS = 32
+"""Connections at once, each of which is a thread. Another one ends the oldest, so that a probe is always answered."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = IDLE_S
+
+    def log_message(self, *_: object) -> None:
+        """Log no requests."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._lock, self._open = Lock(), dict[object, None]()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; there are only so many of these."""
+        with self._lock:
+            oldest: Any = next(iter(self._open)) if len(self._open) >= CONNECTIONS else None
+            self._open.pop(oldest, None)
+            self._open[request] = None
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end of it, and ends
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that is over."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of those who hang up or are silent: there may be many."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class Endpoint:
@@ -37,13 +84,16 @@ def serve(registry: CollectorRegistry, port: int | None, host: str, answer: Answ
     """Serve metrics and probes, and return what closes them again. None for a port serves nothing."""
     if port is None:
         return Endpoint()
+    app = make_wsgi_app(registry)
     try:
-        server, thread = start_http_server(port, host, registry)
+        family = socket.getaddrinfo(host, port)[0][0]
+        kind = _Server6 if family is socket.AF_INET6 else _Server
+        server = make_server(host, port, app if answer is None else _with_probes(app, answer), kind, _Handler)
     except OSError as error:
         problem = f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another port or address"
         raise OSError(error.errno, problem) from error
-    if answer is not None and (metrics := server.get_app()) is not None:
-        server.set_app(_with_probes(metrics, answer))
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     return Endpoint(server, thread)
 
 

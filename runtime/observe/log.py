@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from google.protobuf.message import Message
 
 from silomix.runtime.core.errors import Fault, LocalFault
+from silomix.runtime.core.values import printable
 
 STYLES = ("console", "json")
 """Whom a log is for: a person at a terminal, or a collector."""
@@ -197,8 +198,8 @@ class _Formatter(logging.Formatter):
 class _Console(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         node, message, fields = self.taken_apart(record)
-        pairs = "".join(f"  {_one_line(key)}={_word(value)}" for key, value in fields.items())
-        line = f"{_time(record)} {record.levelname:<7} {_one_line(node)}  {_one_line(message)}{pairs}"
+        pairs = "".join(f"  {printable(key)}={_word(value)}" for key, value in fields.items())
+        line = f"{_time(record)} {record.levelname:<7} {printable(node)}  {printable(message)}{pairs}"
         traceback = self.traceback(record)
         return f"{line}\n{traceback}" if traceback else line
 
@@ -239,11 +240,6 @@ def _message(record: logging.LogRecord) -> str:
 def _argument(value: object) -> object:
     """Leave numbers alone, for which the message may have a format."""
     return value if isinstance(value, Real) else plain(value)
-
-
-def _one_line(text: str) -> str:
-    """Escape what is not printable: a peer's name must not forge a line or steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _word(value: Plain) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from silomix.runtime.cli import entry
-from silomix.runtime.cli.federation.status import as_json_value, closes
+from silomix.runtime.cli.federation.status import as_json_value, closes, render
+from silomix.runtime.terminal import console
 from silomix.v1 import services_pb2
 
 
@@ -55,6 +56,27 @@ def test_a_status_says_when_the_cohort_closes() -> None:
     assert said(phase="collecting", closes_s=9).endswith("closes in 9 s at the latest")
     assert said(phase="collecting", closes_s=9, closes_early=True).endswith("if enough silos are in")
     assert "as soon as enough silos are in" in said(phase="collecting", closes_early=True)
+
+
+def test_a_status_steers_no_terminal_and_forges_no_line() -> None:
+    """Its words are the aggregator's, and hops' on the way through it."""
+    steering = "x\x1b]0;owned\x07\x1b[2J\n\r\x9b1m"
+    hop = services_pb2.HopStatus(name=steering, state=steering, trouble=steering)
+    said: dict[str, Any] = {"federation": steering, "phase": steering, "stuck": steering, "hops": [hop]}
+    plain: dict[str, Any] = {
+        "federation": "x",
+        "phase": "x",
+        "stuck": "x",
+        "hops": [services_pb2.HopStatus(trouble="x")],
+    }
+    out = console()
+    drawn, expected = list[str](), list[str]()
+    for found, status in ((drawn, said), (expected, plain)):
+        with out.capture() as captured:
+            out.print(render(services_pb2.GetStatusResponse(**status)))
+        found += captured.get().split("\n")
+    assert all(line.isprintable() for line in drawn)
+    assert len(drawn) == len(expected)
 
 
 def test_a_status_has_numbers_as_numbers() -> None:

@@ -27,6 +27,8 @@ class Context:
         self.details = ""
         self.trailing: dict[str, Any] = {}
         self.metadata: tuple[tuple[str, str], ...] = SAID
+        self.aborted, self.gone = asyncio.Event(), asyncio.Event()
+        """When who is deaf hangs up: until then no status gets past what it does not read."""
         self.hung_up = False
         """What the caller names with its call."""
         self.named: dict[str, str] = {}
@@ -51,6 +53,10 @@ class Context:
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing: Iterable[tuple[str, Any]] = ()) -> None:
         self.status, self.details, self.trailing = code, details, dict(trailing)
+        self.aborted.set()
+        if self._deaf:
+            await self.gone.wait()
+            raise grpc.aio.InternalError
         raise Ended
 
     def cancelled(self) -> bool:

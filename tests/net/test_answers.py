@@ -9,7 +9,7 @@ from tests.core.protocol.federations import evidence, federation, header, manife
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.messages import Accusation
-from silomix.runtime.net.answers import ABOUT, ANSWERS, EVIDENCE, fault_of, refuse, transient
+from silomix.runtime.net.answers import ABOUT, ANSWERS, EVIDENCE, fault_of, refuse, transient, words_of
 from silomix.runtime.net.limits import TEXT_BYTES
 
 OURS = {
@@ -109,6 +109,21 @@ def test_a_peers_sentence_is_cut_to_its_length_in_bytes_both_ways() -> None:
         fault = fault_of(sent)
         assert fault is not None
         assert max(len(fault.message.encode()), len(str(fault.details["peer"]).encode())) <= TEXT_BYTES
+
+
+STEERING = "x\x1b]0;owned\x07\x1b[2J\n\r\x9b1m\u202eall is well\x7f"
+
+
+def test_a_peers_sentence_steers_no_terminal_and_is_one_line_both_ways() -> None:
+    sent = grpc.aio.AioRpcError(
+        grpc.StatusCode.INVALID_ARGUMENT, grpc.aio.Metadata(), grpc.aio.Metadata((ABOUT, STEERING)), f"busy: {STEERING}"
+    )
+    fault = fault_of(sent)
+    assert fault is not None
+    told = over_the_wire(PeerFault(Reason.MALFORMED, STEERING))
+    for text in (fault.message, str(fault.details["peer"]), told.details() or "", words_of(sent)):
+        assert text.isprintable()
+        assert "all is well" in text
 
 
 @pytest.mark.parametrize("name", ["silo\n1", "s\N{LATIN SMALL LETTER I WITH ACUTE}lo", ""])

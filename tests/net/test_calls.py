@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -123,6 +125,40 @@ async def test_a_place_is_free_again_however_a_call_ends() -> None:
         host = await run(Context(), fail, room=room)
         assert [reason for _, reason, _, _ in host.refusals] == [Reason.MALFORMED]
     assert heard == [1, 0] * 3
+
+
+class Much:
+    """What a node sends, or has at hand while it does."""
+
+
+@pytest.mark.parametrize("ends", ["too slow", "leaving", "full"])
+async def test_a_call_that_nobody_reads_keeps_its_callers_place_and_nothing_of_what_was_sent(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "READ_S", 0.0)
+    kept: list[weakref.ref[Much]] = []
+
+    async def deep(call: Call) -> None:
+        much = Much()
+        kept.append(weakref.ref(much))
+        match ends:
+            case "too slow":
+                await call.answer(ANSWER(federation=call.peer))
+            case "leaving":
+                raise ConnectionAbortedError("this node is leaving")
+        raise OSError(f"no space left for {much}")
+
+    room, context = Room(1), Context(deaf=True)
+    held = asyncio.create_task(run(context, deep, room=room))
+    await context.aborted.wait()
+    gc.collect()
+    assert [ref() for ref in kept] == [None]
+    host = await run(Context([b""]), tell, room=room)
+    assert [reason for _, reason, _, _ in host.refusals] == [Reason.BUSY]
+    context.gone.set()
+    with pytest.raises(asyncio.CancelledError):  # gRPC logs any other error, with all its traceback
+        await held
+    assert not room.open.total()
 
 
 def test_the_last_places_are_for_those_who_have_none() -> None:

@@ -47,6 +47,29 @@ def test_an_epoch_that_is_no_federation_file_is_refused_in_the_name_of_whoever_o
     assert (caught.value.reason, caught.value.details["peer"]) == (Reason.WRONG_EPOCH, "silo-1")
 
 
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, OverflowError, ValueError])
+def test_an_epoch_that_python_cannot_read_ends_no_node(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(meeting, "parse_federation", fail)
+    with pytest.raises(PeerFault) as caught:
+        read_epoch(write_epoch(EPOCH), F, "silo-1")
+    assert caught.value.reason is Reason.WRONG_EPOCH
+    assert caught.value.__context__ is None  # which would keep what was read until then
+
+
+def test_an_epoch_that_is_longer_than_one_may_be_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if there is room for it in the greeting, which may bring two."""
+    wire = write_epoch(EPOCH)
+    monkeypatch.setattr(Limits, "epoch", wire.ByteSize())
+    assert read_epoch(wire, F, "silo-1") == EPOCH
+    wire.file += b"\n"
+    with pytest.raises(PeerFault) as caught:
+        read_epoch(wire, F, "silo-1")
+    assert (caught.value.reason, caught.value.details["peer"]) == (Reason.WRONG_LENGTH, "silo-1")
+
+
 @pytest.mark.parametrize("field", ["accepted", "pins"])
 def test_an_epoch_has_no_more_signatures_than_its_file_has_letters(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has two bytes on the wire, if it is empty, and takes many more to read."""

@@ -8,10 +8,11 @@ from tests.core.protocol.test_epochs import owned
 
 from silomix.runtime.config.owners.pins import MAX_COUNTER
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.policy import MAX_SHUFFLERS
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.owners import Pin
-from silomix.runtime.net.meeting import greeting, read_greeting
+from silomix.runtime.net.meeting import MOST_MEMBERS, greeting, read_greeting
 from silomix.v1 import member_pb2
 
 F = owned(federation(chunk_parameters=16))
@@ -43,6 +44,30 @@ def test_a_pin_of_a_stranger_is_refused() -> None:
 
 def test_two_pins_of_one_member_are_refused_though_there_are_no_more_than_members() -> None:
     assert refused(greeting(F, [PIN, replace(PIN, counter=2)])) is Reason.MALFORMED
+
+
+def test_there_is_a_most_of_everything_that_a_greeting_repeats_whatever_epoch_it_comes_from() -> None:
+    """An empty pin has two bytes on the wire and takes many more to hold."""
+    elsewhere = greeting(F, ())
+    elsewhere.federation_digest = bytes(32)
+    elsewhere.pins.extend(member_pb2.Pin(name=str(i)) for i in range(MOST_MEMBERS))
+    elsewhere.lives.extend([member_pb2.Life()] * MAX_SHUFFLERS)
+    read = read_greeting(elsewhere, F)
+    assert (read.pins, read.lives) == ((), ())  # passed over
+    elsewhere.lives.add()
+    assert refused(elsewhere) is Reason.MALFORMED
+    del elsewhere.lives[:]
+    elsewhere.pins.add(name="one more")
+    assert refused(elsewhere) is Reason.MALFORMED
+    twice = greeting(F, [PIN, replace(PIN, counter=2)])
+    twice.federation_digest = bytes(32)
+    assert refused(twice) is Reason.MALFORMED
+
+
+def test_processes_of_more_hops_than_there_are_are_refused_before_any_is_read() -> None:
+    wire = greeting(F, ())
+    wire.lives.extend([member_pb2.Life(hop="stranger")] * (len(F.chain) + 1))
+    assert refused(wire) is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])

@@ -1,5 +1,6 @@
 """What an aggregator asks of hops, for how long it wants to know, and what it makes of the answers."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.nodes import aggregator as module
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.lead.rollcall import SILENT_S
+from silomix.runtime.nodes.node import RETRY_S
 from silomix.runtime.nodes.passage import LastPassage, SumPassage
 from silomix.v1 import services_pb2
 
@@ -245,6 +247,29 @@ async def test_a_record_is_stored_by_a_hop_with_the_same_history_and_no_longer_o
         answering(node, monkeypatch, answer)
         await node._ask_store("shuffler-1", cast("Any", record))
         assert [type(event) for event in told] == kinds
+
+
+async def test_a_hop_that_has_now_more_records_and_now_fewer_is_not_asked_again_at_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with leading(home) as node:
+        told, paused = hearing(node, monkeypatch), list[float]()
+        record = SimpleNamespace(round=9, digest=bytes(32))
+        node.core.log = cast("Any", SimpleNamespace(records=[record] * 10))
+        said = [2, 5, 2, 5, 2, 6, 7]
+
+        async def until_answered(*_: Any, **__: Any) -> Any:
+            return services_pb2.StoreResponse(records=said.pop(0)) if said else None
+
+        async def sleep(seconds: float) -> None:
+            paused.append(seconds)
+
+        monkeypatch.setattr(node, "until_answered", until_answered)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        await node._ask_store("shuffler-1", cast("Any", record))
+        monkeypatch.undo()
+        assert [type(event) for event in told] == [core.HopFailed] * 3  # for the second 2 and 5, and the third 2
+        assert paused == [RETRY_S] * 3
 
 
 # Sums

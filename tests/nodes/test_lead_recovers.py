@@ -12,7 +12,7 @@ from tests.nodes.leads import ROUNDS, OneLine, answers, leading, refused
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.hearing import Shown
+from silomix.runtime.core.protocol.hearing import Shown, life_after, number_of
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
 from silomix.runtime.net.history import write_record
 from silomix.runtime.net.limits import PART_BYTES
@@ -82,6 +82,20 @@ async def test_a_hop_that_shows_more_records_than_there_are_rounds_is_not_listen
             await told(node, monkeypatch, line)
         assert caught.value.reason is Reason.WRONG_LENGTH
         assert len(line.asked) == ROUNDS + 2
+
+
+async def test_a_hop_that_shows_an_earlier_process_than_the_one_that_asks_is_refused(led: Path) -> None:
+    """Nothing would be heard of it, and it would be asked again at once and for ever. A later process is heard of."""
+    async with asking(led) as node:
+        records, life = node.core.log.records[-1:], node.core.life
+        line = OneLine([shown(life_after(number_of(life) - 2, bytes), records, ROUNDS + 1)])
+        with pytest.raises(PeerFault, match="an earlier process") as caught:
+            await node.recovery.show("shuffler-1", cast("Any", line))
+        assert caught.value.reason is Reason.MALFORMED
+        assert not node.core.heard
+        later = OneLine([shown(life_after(number_of(life), bytes), records, ROUNDS + 1)])
+        await node.recovery.show("shuffler-1", cast("Any", later))
+        assert node.core.life > life
 
 
 async def test_what_comes_after_the_end_of_this_epoch_is_not_asked_for(

@@ -14,7 +14,9 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.hearing import Life, life_after
 from silomix.runtime.core.protocol.roundlog import Record
+from silomix.runtime.net.meeting import Greeting
 from silomix.runtime.nodes.node import LOG_EVERY_S, Node
+from silomix.v1 import member_pb2
 
 NOW = federation()
 NEXT = more(NOW, rounds=9)
@@ -135,3 +137,44 @@ def test_a_refusal_that_comes_again_and_again_is_logged_now_and_then(
         return said
 
     assert idle(tmp_path, go, HOP) == [1, 1, 1, 2]
+
+
+def said_in(caplog: pytest.LogCaptureFixture, *what: str) -> list[int]:
+    """How often each of these things was logged."""
+    return [sum(one in record.getMessage() for record in caplog.records) for one in what]
+
+
+def test_what_a_member_says_in_greetings_is_logged_now_and_then_though_it_is_new_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = ("protocol", "has the federation file", "an epoch that a peer offers is refused")
+
+    async def go(node: Idle) -> list[list[int]]:
+        now, said = 100.0, []
+        monkeypatch.setattr(node, "clock", lambda: now)
+        for i, after in enumerate((0.0, 0.0, LOG_EVERY_S / 2, LOG_EVERY_S)):
+            now += after
+            epoch = member_pb2.Epoch(file=bytes([i]))
+            node.renewal.heard("silo-2", Greeting(str(1000 + i), "1", bytes([i]) * 32, ()))
+            await node.succession._offered("silo-2", epoch)
+            said.append(said_in(caplog, *what))
+        node.renewal.heard("silo-3", Greeting("1000", "1", bytes(32), ()))
+        return [*said, said_in(caplog, *what)]
+
+    assert idle(tmp_path, go, HOP) == [[1, 1, 1], [1, 1, 1], [1, 1, 1], [2, 2, 2], [3, 3, 2]]
+
+
+def test_a_hop_that_shows_earlier_processes_of_itself_again_and_again_is_an_error_now_and_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go(node: Idle) -> list[int]:
+        now, said = 100.0, []
+        monkeypatch.setattr(node, "clock", lambda: now)
+        node.heard_lives("silo-2", [life(HOP, 9)])
+        for i, after in enumerate((0.0, 0.0, LOG_EVERY_S / 2, LOG_EVERY_S)):
+            now += after
+            node.heard_lives(HOP, [life(HOP, 1 + i)])
+            said += said_in(caplog, "TWO PROCESSES")
+        return [*said, int(node.doubled[HOP] == now)]
+
+    assert idle(tmp_path, go, AGGREGATOR) == [1, 1, 1, 2, 1]

@@ -3,8 +3,10 @@
 import math
 import os
 import re
+import socket
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from silomix.runtime.core.errors import Reason
+from silomix.runtime.observe import endpoint
 from silomix.runtime.observe.metrics import BUCKETS_S, HopState, Metrics, Outcome, Phase
 from silomix.runtime.observe.pulse import SILENCE_S, Pulse
 
@@ -295,6 +298,47 @@ def test_a_probe_is_answered_beside_the_metrics() -> None:
         now += SILENCE_S  # an event loop that hangs: the thread that answers must not answer for it
         assert (asked("/livez"), asked("/readyz")) == (503, 503)
         assert "silomix_round" in fetch(close.port)
+    finally:
+        close()
+
+
+def test_a_connection_that_asks_nothing_is_ended_and_not_spoken_of(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(endpoint._Handler, "timeout", 0.01)
+    close = Metrics("shuffler", "hop-1").serve(0)
+    try:
+        for said in (b"", b"GET /me"):
+            with socket.create_connection(("127.0.0.1", close.port or 0), timeout=5) as idle:
+                idle.sendall(said)
+                assert idle.recv(1) == b""
+    finally:
+        close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_there_are_so_many_connections_and_another_one_ends_the_oldest() -> None:
+    close = Metrics("shuffler", "hop-1").serve(0)
+    with ExitStack() as stack:
+        stack.callback(close)
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", close.port or 0), timeout=4))
+            for _ in range(endpoint.CONNECTIONS + 2)
+        ]
+        assert "silomix_round" in fetch(close.port)
+        assert [one.recv(1) for one in idle[:3]] == [b"", b"", b""]
+        idle[3].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert idle[3].recv(4) == b"HTTP"
+
+
+def test_the_endpoint_serves_the_newer_kind_of_address_too() -> None:
+    try:
+        close = Metrics("shuffler", "hop-1").serve(0, "::1")
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{close.port}/metrics", timeout=5) as answer:
+            assert answer.status == 200
     finally:
         close()
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import Passing
+from silomix.runtime.core.values import printable
 from silomix.runtime.local import fetch_status
 from silomix.runtime.net.version import difference
 from silomix.runtime.terminal import console, say_json
@@ -64,11 +65,11 @@ async def _watch(path: Path) -> int:
 
 
 def render(status: services_pb2.GetStatusResponse) -> RenderableType:
-    """Draw one state of the federation."""
+    """Draw one state of the federation. Its words are the aggregator's, and hops' on the way through it."""
     line = Text.assemble(
-        (f"{status.federation}  ", "bold"),
+        (f"{printable(status.federation)}  ", "bold"),
         f"round {status.round} of {status.rounds}, attempt {status.attempt}: ",
-        (status.phase, "bold"),
+        (printable(status.phase), "bold"),
         f"   {len(status.present)} silos present",
         closes(status),
     )
@@ -76,7 +77,7 @@ def render(status: services_pb2.GetStatusResponse) -> RenderableType:
     if differs := difference(str(status.protocol or ""), "the aggregator", "this silomix"):
         parts.append(Text(": ".join(differs), "red"))
     if status.stuck:
-        parts.append(Text(f"the model is bound: {status.stuck}", "yellow"))
+        parts.append(Text(f"the model is bound: {printable(status.stuck)}", "yellow"))
     if status.head_digest:
         parts.append(Text(f"round log: {status.head_digest.hex()[:16]}", "dim"))
     return Group(*parts, rounds_table(status))
@@ -99,9 +100,9 @@ def hops(status: services_pb2.GetStatusResponse) -> RenderableType:
     text = Text("chain: ")
     for i, hop in enumerate(status.hops):
         text.append(" -> " if i else "")
-        text.append(f"{hop.name} {hop.state}", colours.get(hop.state, ""))
+        text.append(printable(f"{hop.name} {hop.state}"), colours.get(hop.state, ""))
         if hop.trouble:
-            text.append(f" ({hop.trouble})", "red")
+            text.append(f" ({printable(hop.trouble)})", "red")
     return text
 
 

@@ -112,6 +112,17 @@ def check_shown(shown: Shown, log: RoundLog, number: int) -> None:
         check_record(record, log.of(record))
 
 
+def check_asked(life: bytes, asked: bytes) -> None:
+    """Check that a hop answers the process that asks it: it has seen that one's life, so it shows no lower one."""
+    if life < asked:
+        raise PeerFault(
+            Reason.MALFORMED,
+            "a hop shows an earlier process than the one that asks it",
+            found=number_of(life),
+            expected=number_of(asked),
+        )
+
+
 def until_change(shown: Shown, log: RoundLog) -> Shown:
     """Leave out what comes after the record that ends this node's epoch: it may be epochs behind, of which it knows
     the next alone. It goes on there, asks again, and hears the rest."""

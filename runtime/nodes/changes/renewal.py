@@ -116,12 +116,13 @@ class Renewal:
         node = self._node
         if self._said.get(peer) != (greeting.protocol, greeting.federation):
             self._said[peer] = (greeting.protocol, greeting.federation)
-            if found := difference(greeting.protocol, peer, node.config.name):
-                node.log.warning(": ".join(found), peer=peer)
+            found = difference(greeting.protocol, peer, node.config.name)
+            if found and (unsaid := node.sparing(peer, "another protocol")) is not None:
+                node.log.warning(": ".join(found), peer=peer, **unsaid)
             known = {one.federation.digest for one in node.config.history} | {node.succession.ready}
-            if greeting.federation not in known:
+            if greeting.federation not in known and (unsaid := node.sparing(peer, "another file")) is not None:
                 theirs, ours = greeting.federation.hex()[:SHOWN], node.federation.digest.hex()[:SHOWN]
-                node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer)
+                node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer, **unsaid)
         node.succession.heard(peer, greeting)
         if node.heard_lives(peer, greeting.lives):
             self._news.set()

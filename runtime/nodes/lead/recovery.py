@@ -14,7 +14,7 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, most_records, until_change
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, check_asked, most_records, until_change
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.calls import Call, parse
 from silomix.runtime.net.history import read_shown
@@ -91,6 +91,7 @@ class Recovery:
             what, limit = method("ShufflerService", "Show"), self._node.limits.shown
             answer = await line.ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
             shown = read_shown(answer, start)
+            check_asked(shown.life, life)
             records += shown.records
             told = until_change(replace(shown, records=tuple(records)), core_.log)
             if len(told.records) > most_records(core_.log):
