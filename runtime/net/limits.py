@@ -229,6 +229,18 @@ class Limits:
         }
         return lengths.get(kind, 0)
 
+    def announcement(self, kind: str) -> int:
+        """The longest announcement of a kind, by the name of its field; nothing for a kind that does not exist."""
+        lengths = {
+            "manifest": self.manifest,
+            "finished": SMALL_BYTES,
+            "records": self.records,
+            "wanted": SMALL_BYTES,
+            "check": self.subject,
+            "coin": self.tosses,
+        }
+        return lengths.get(kind, 0)
+
     def frame_s(self, kind: str) -> float:
         """Time that the next frame of a kind may take."""
         return FRAME_S + self.frame(kind) / SLOWEST_BYTES_S
