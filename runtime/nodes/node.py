@@ -371,18 +371,23 @@ class Node:
     def refused(self, method: str, fault: Fault, peer: str, address: str) -> None:
         """Count a refusal, and log it with the name of whoever called, or with its address if nobody knows the name."""
         self.metrics.rejected(fault.reason)
-        unsaid = self._refusals.spare((peer, method, fault.reason), self.clock())
-        if unsaid is None:
-            return
         who = {"peer": peer} if peer else {"address": address}
-        self.log.fault(f"refused {method}", fault, **who, **({"unsaid": unsaid} if unsaid else {}))
+        if (unsaid := self.unsaid(peer, method, fault.reason)) is not None:
+            self.log.fault(f"refused {method}", fault, **who, **unsaid)
+
+    def unsaid(self, *what: object) -> dict[str, int] | None:
+        """Fields of a line that a peer can cause at will: how many were left out before it; None to leave it out too.
+
+        What it is about must be one of few things, whatever the peer says: else it would fill the disk with many.
+        """
+        found = self._refusals.spare(what, self.clock())
+        return None if found is None else {"unsaid": found} if found else {}
 
     def handshake_failed(self, why: str) -> None:
         """Count a TLS handshake that failed, and log it now and then. Nobody is known by then, not even by address."""
         self.metrics.handshake_failed()
-        unsaid = self._refusals.spare(("handshake", why), self.clock())
-        if unsaid is not None:
-            self.log.warning(f"TLS handshake failed: {why}", **({"unsaid": unsaid} if unsaid else {}))
+        if (unsaid := self.unsaid("handshake", why)) is not None:
+            self.log.warning(f"TLS handshake failed: {why}", **unsaid)
 
     def failed(self, method: str, error: OSError) -> None:
         """Log that this node could not do its part of a call."""
