@@ -22,7 +22,7 @@ from silomix.runtime.core.protocol.check.forms import SCALAR_BYTES
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, MOST_TOLD
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 from silomix.v1 import body_pb2, check_pb2, cohort_pb2, history_pb2, manifest_pb2, member_pb2, plan_pb2, services_pb2
 
 NAME = "n" * 64
@@ -226,6 +226,18 @@ class Limits:
             "groups": self.groups,
             "open": SMALL_BYTES,
             "trailer": SMALL_BYTES + self.trails + self.bodies,
+        }
+        return lengths.get(kind, 0)
+
+    def announcement(self, kind: str) -> int:
+        """The longest announcement of a kind, by the name of its field; nothing for a kind that does not exist."""
+        lengths = {
+            "manifest": self.manifest,
+            "finished": SMALL_BYTES,
+            "records": self.records,
+            "wanted": SMALL_BYTES,
+            "check": self.subject,
+            "coin": self.tosses,
         }
         return lengths.get(kind, 0)
 

@@ -4,7 +4,7 @@ gRPC hands over nothing at all where a response does not parse, and whoever goes
 a fault of the peer, by name, like any other message that it should not have sent.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from silomix.v1 import services_pb2
 
 M = TypeVar("M", bound=Message)
 Metadata = Sequence[tuple[str, str]]
+Longest = int | Callable[[bytes], int]
+"""How long an answer may be: one length for all, or what a function says of its bytes, which may refuse them too."""
 
 SERVICES = services_pb2.DESCRIPTOR.services_by_name
 """The protocol's services by name, with their methods."""
@@ -65,7 +67,7 @@ class Line:
         return self._taken(what, stream, answer, kind, limit)
 
     async def listen(
-        self, what: MethodDescriptor, request: Message, kind: type[M], limit: int, timeout_s: float | None = None
+        self, what: MethodDescriptor, request: Message, kind: type[M], limit: Longest, timeout_s: float | None = None
     ) -> AsyncIterator[M]:
         """Ask, and yield answer after answer."""
         stream = self._witness.stream()
@@ -118,11 +120,11 @@ class Line:
         self._witness.crossed("sent", self._peer, what.name, stream, request.DESCRIPTOR.full_name, raw)
         return raw
 
-    def _taken(self, what: MethodDescriptor, stream: int, raw: object, kind: type[M], limit: int) -> M:
+    def _taken(self, what: MethodDescriptor, stream: int, raw: object, kind: type[M], limit: Longest) -> M:
         if not isinstance(raw, bytes):
             raise PeerFault(Reason.MALFORMED, f"{self._peer} answered {what.name} with nothing", peer=self._peer)
         self._witness.crossed("received", self._peer, what.name, stream, kind.DESCRIPTOR.full_name, raw)
-        check_length(raw, limit, self._peer)
+        check_length(raw, limit if isinstance(limit, int) else limit(raw), self._peer)
         return parse(kind, raw, self._peer)
 
 

@@ -50,6 +50,7 @@ from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_agg
 from silomix.runtime.nodes.lead.collect import collect
 from silomix.runtime.nodes.lead.recovery import Recovery
 from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, Probation, RollCall, meaning
+from silomix.runtime.nodes.lead.served import Served, Shelf
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import DOUBLE, RETRY_S, Driver, Node
@@ -976,10 +977,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """Why the model cannot be stepped from, if pads may be out and its sum has not come, or the model is lost."""
         return self.recovery.waits_for or why(self.core.bound, self.core.unrevealed, self.present)
 
-    def state_file(self) -> bytes:
-        """The server's state beside the current model, as a file."""
-        return write_model(self.optimiser.state_schema(self.schema), self.moments)
-
     @property
     def initial(self) -> tuple[bytes, Path]:
         """The digest of the model that the federation began with, and where it lies."""
@@ -1075,6 +1072,7 @@ class _Service:
 
     def __init__(self, node: AggregatorNode) -> None:
         self.node = node
+        self._shelf = Shelf()
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -1110,20 +1108,27 @@ class _Service:
     async def _get_model(self, call: Call) -> None:
         request = await call.request(services_pb2.GetModelRequest, SMALL_BYTES)
         node, wanted = self.node, digest_field(request.model_digest, "the model digest")
-        data, initial, previous = node.data, node.initial, node.previous_file()
+        initial, previous = node.initial, node.previous_file()
         before = node.core.log.before if previous is not None else b""
-        if request.state:
-            data = await node.work(node.state_file)
-        elif wanted == initial[0] != node.model:  # somebody who begins from the start
-            data = await node.work(initial[1].read_bytes)
-        elif previous is not None and wanted == before != node.model:  # or who was away, for the bounds
-            data = await node.work(previous.read_bytes)
-        computed = write_signatures(tuple(sorted(node.computed.items())))
-        for start in range(0, len(data), PART_BYTES):
-            # Also in between: a slow reader must not keep an old one in memory.
+
+        def check_current() -> None:
             if wanted not in (node.model, initial[0], before):
                 raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
-            part = services_pb2.ModelPart(total_bytes=len(data), data=data[start : start + PART_BYTES])
+
+        check_current()
+        given = Served(node.data)
+        if request.state:
+            make = partial(node.work, write_model, node.optimiser.state_schema(node.schema), node.moments)
+            given = await self._shelf.take(("state", node.model), make)
+        elif wanted == initial[0] != node.model:  # somebody who begins from the start
+            given = await self._shelf.take(wanted, partial(node.work, initial[1].read_bytes))
+        elif previous is not None and wanted == before != node.model:  # or who was away, for the bounds
+            given = await self._shelf.take(wanted, partial(node.work, previous.read_bytes))
+        computed = write_signatures(tuple(sorted(node.computed.items())))
+        size = len(given.data)
+        for start in range(0, size, PART_BYTES):
+            check_current()  # also in between: a slow reader must not keep an old one in memory
+            part = services_pb2.ModelPart(total_bytes=size, data=given.data[start : start + PART_BYTES])
             if start == 0:
                 part.computed.extend(computed)
             await call.answer(part)

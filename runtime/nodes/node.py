@@ -230,7 +230,7 @@ class Node:
             if standing is Standing.OLD and life.hop == peer:
                 self.doubled[peer] = self.clock()
                 self.metrics.rejected(Reason.SUPERSEDED)
-                if (unsaid := self.sparing(peer, "two processes")) is not None:
+                if (unsaid := self.unsaid(peer, "two processes")) is not None:
                     self.log.error(f"TWO PROCESSES: {DOUBLE}", peer=peer, reason=str(Reason.SUPERSEDED), **unsaid)
             news = news or standing is Standing.NEW
         return news and self.config.role is not Role.SILO
@@ -372,25 +372,22 @@ class Node:
     def refused(self, method: str, fault: Fault, peer: str, address: str) -> None:
         """Count a refusal, and log it with the name of whoever called, or with its address if nobody knows the name."""
         self.metrics.rejected(fault.reason)
-        unsaid = self.sparing(peer, method, fault.reason)
-        if unsaid is None:
-            return
         who = {"peer": peer} if peer else {"address": address}
-        self.log.fault(f"refused {method}", fault, **who, **unsaid)
+        if (unsaid := self.unsaid(peer, method, fault.reason)) is not None:
+            self.log.fault(f"refused {method}", fault, **who, **unsaid)
 
-    def sparing(self, *what: object) -> dict[str, int] | None:
-        """Return what to add to a line in the log about something that others can bring about as often as they like:
-        how often it went unsaid. None if it is not to be said now. What it is about names no more than who and what
-        kind, since what a peer says may be new each time.
+    def unsaid(self, *what: object) -> dict[str, int] | None:
+        """Fields of a line that a peer can cause at will: how many were left out before it; None to leave it out too.
+
+        What it is about must be one of few things, whatever the peer says: else it would fill the disk with many.
         """
-        unsaid = self._lines.spare(what, self.clock())
-        return None if unsaid is None else {"unsaid": unsaid} if unsaid else {}
+        found = self._lines.spare(what, self.clock())
+        return None if found is None else {"unsaid": found} if found else {}
 
     def handshake_failed(self, why: str) -> None:
         """Count a TLS handshake that failed, and log it now and then. Nobody is known by then, not even by address."""
         self.metrics.handshake_failed()
-        unsaid = self.sparing("handshake", why)
-        if unsaid is not None:
+        if (unsaid := self.unsaid("handshake", why)) is not None:
             self.log.warning(f"TLS handshake failed: {why}", **unsaid)
 
     def failed(self, method: str, error: OSError) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import grpc
 import numpy as np
@@ -23,6 +24,7 @@ from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO, UpdateKind
 from silomix.runtime.core.protocol import silo as core
+from silomix.runtime.core.protocol.check.said import checks
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest, body_root, chunk_digest, trailer_digest
@@ -31,9 +33,9 @@ from silomix.runtime.core.protocol.rules import baseline, layout, wire_encoding
 from silomix.runtime.net.answers import fault_of, transient, words_of
 from silomix.runtime.net.check.case import read_subject
 from silomix.runtime.net.check.said import read_tosses, write_statement, write_toss
-from silomix.runtime.net.framing import BODY, chunk_frame
+from silomix.runtime.net.framing import BODY, chunk_frame, only_field
 from silomix.runtime.net.history import read_records
-from silomix.runtime.net.limits import PART_BYTES, SMALL_BYTES
+from silomix.runtime.net.limits import FRAME_S, PART_BYTES, SLOWEST_BYTES_S, SMALL_BYTES
 from silomix.runtime.net.lines import method
 from silomix.runtime.net.streams import Outbox
 from silomix.runtime.net.transport import backoff
@@ -53,6 +55,10 @@ NOT_WANTED = (Reason.UNKNOWN_PEER, Reason.WRONG_FEDERATION)
 """Why an aggregator has no use for a silo until somebody mends a file: to try again would be of no use."""
 SAY_S = 10.0
 """Time that the aggregator has to hear this silo's part in a tamper check."""
+REFUSED_S = 0.2
+"""Pause after an announcement that is refused: to refuse costs as much as to accept, and would else be for nothing."""
+NEWS = {number: field.name for number, field in services_pb2.Announcement.DESCRIPTOR.fields_by_number.items()}
+"""The kinds of announcements, by the number of their field."""
 LOT_BYTES = 4 << 20
 """Chunks that are masked at a time have about so many bytes: each change of threads costs."""
 
@@ -76,15 +82,17 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self._held: Held | None = None
         """At level malicious: the body that counts in the open attempt, until its coin is answered."""
         self._counted = asyncio.Event()
-        self._checking = asyncio.Lock()
-        """A check's messages are taken in one after the other."""
+        self._unheard: dict[str, services_pb2.Announcement] = {}
+        """The newest check, and the newest coin, that are not taken in yet: no more are kept."""
+        self._under_way: dict[str, asyncio.Task[None] | None] = {}
+        """What the aggregator can have done at will, by name: one of each at a time."""
         self._body: tuple[str, Bytes] | None = None
         self._durable: asyncio.Task[None] | None = None
         self._agreed = 0
         """The round that the owner's command has last said yes to."""
         self.follower = Follower(self, self.core.log, self.task.schema())
         self._wanted: services_pb2.Wanted | None = None
-        """What the aggregator has lost and this silo has not computed yet."""
+        """What the aggregator has lost and this silo has not given yet: the newest, and no more."""
         self._clipped: dict[str, float] = {}
         """The share of each tensor that was last said to be clipped."""
 
@@ -103,26 +111,11 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     if new_line:
                         new_line = False
                         worked.set()
-                        self.spawn(self._tell_again())
+                        self._alone("tell", self._tell_again)
                     if news.WhichOneof("news") == "finished":
-                        if self._busy is not None:
-                            self._busy.cancel()
-                        with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
-                            async with asyncio.timeout(self.federation.policy.release_s):
-                                await self._follow()
-                        self.log.info("the federation is done", round=news.finished.round)
-                        if self.config.linger:
-                            await self.stopping.wait()
+                        await self._finish(news.finished.round)
                         return
-                    if news.WhichOneof("news") == "records":
-                        await self._records(read_records(list(news.records.records)))
-                    elif news.WhichOneof("news") in ("check", "coin"):
-                        self.spawn(self._hear(news))
-                    elif news.WhichOneof("news") == "wanted":
-                        self.spawn(self._give(news.wanted))
-                    else:
-                        self._wanted = None  # who announces an attempt has its model
-                        await self._announced(news.manifest)
+                    await self._take_in(news)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 later = self.federation.epoch > 1  # not begun yet, or the aggregator was restored from before it
@@ -136,6 +129,48 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 self.metrics.rejected(fault.reason)
                 self._say_refused(fault, attempt, "what the aggregator announced cannot be read, trying again")
 
+    async def _take_in(self, news: services_pb2.Announcement) -> None:
+        """Take in what is announced. What takes long goes on aside, one of its kind at a time."""
+        match news.WhichOneof("news"):
+            case "records":
+                await self._records(read_records(list(news.records.records)))
+            case "check" | "coin" as kind:
+                if kind == "check":
+                    self._unheard.clear()  # the coin of a check before this one is of no use any more
+                self._unheard[kind] = news
+                self._alone("hear", self._hear_all)
+            case "wanted":
+                self._wanted = news.wanted
+                self._alone("give", self._give_wanted)
+            case _:
+                self._wanted = None  # who announces an attempt has its model
+                await self._announced(news.manifest)
+
+    def _alone(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin something unless it is under way: whoever asks for it more often has it done no more often."""
+        now = self._under_way.get(what)
+        if now is None or now.done():
+            self._under_way[what] = self.spawn(work())
+
+    async def _finish(self, last: int) -> None:
+        """Compute the last model."""
+        if self._busy is not None:
+            self._busy.cancel()
+        with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
+            async with asyncio.timeout(self.federation.policy.release_s):
+                await self._follow()
+        self.log.info("the federation is done", round=last)
+        if self.config.linger:
+            await self.stopping.wait()
+
+    async def _refuse(self, what: str, fault: PeerFault) -> None:
+        """Refuse what was announced, and have the aggregator wait for it."""
+        peer = self.federation.aggregator.name
+        self.metrics.rejected(fault.reason)
+        if (unsaid := self.unsaid(peer, what, fault.reason)) is not None:
+            self.log.fault(what, fault, **unsaid)
+        await asyncio.sleep(REFUSED_S)
+
     def _say_refused(self, fault: PeerFault, attempt: int, what: str) -> None:
         """Log a refusal, on whichever side. Until somebody has upgraded one of the two it comes with every try."""
         if fault.reason is Reason.WRONG_PROTOCOL:
@@ -143,33 +178,45 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if fault.reason in (Reason.WRONG_EPOCH, Reason.WRONG_FEDERATION):
             self.renewal.tell()  # somebody has the epoch that is missing here
         if fault.reason not in (Reason.WRONG_PROTOCOL, Reason.WRONG_EPOCH, *NOT_WANTED) or attempt % 10 == 0:
-            self.log.fault(what, fault, peer=self.federation.aggregator.name)
+            peer = self.federation.aggregator.name
+            if (unsaid := self.unsaid(peer, what, fault.reason)) is not None:
+                self.log.fault(what, fault, peer=peer, **unsaid)
 
     def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
         request = services_pb2.WatchRequest(federation_digest=self.federation.digest, records=self.core.log.round)
-        limits = self.limits
-        kind, limit = services_pb2.Announcement, max(limits.manifest, limits.records, limits.subject, limits.tosses)
-        return self.line(aggregator).listen(method("AggregatorService", "Watch"), request, kind, limit)
+        kind, what = services_pb2.Announcement, method("AggregatorService", "Watch")
+        return self.line(aggregator).listen(what, request, kind, self._longest)
+
+    def _longest(self, raw: bytes) -> int:
+        """How long an announcement may be, by its kind; what is none, or has no place in this policy, is not parsed."""
+        kind, peer = NEWS.get(only_field(raw), ""), self.federation.aggregator.name
+        if not kind:
+            raise PeerFault(Reason.MALFORMED, f"{peer} announced nothing, or two things", peer=peer)
+        if kind in ("check", "coin") and not checks(self.federation):
+            raise PeerFault(Reason.WRONG_POLICY, f"a {kind}, and the policy has no tamper check", peer=peer)
+        return self.limits.announcement(kind)
 
     async def _announced(self, wire: manifest_pb2.Manifest) -> None:
         try:
             await self.insist(core.Announced(await asyncio.to_thread(read_manifest, wire)))
         except PeerFault as fault:
-            self.metrics.rejected(fault.reason)
-            self.log.warning(f"this silo does not join: {fault.message}", reason=str(fault.reason))
+            await self._refuse("this silo does not join", fault)
 
     async def _records(self, records: tuple[Record, ...]) -> None:
         """Take in which rounds are over, or keep the evidence that the aggregator tells two stories."""
+        known = self.core.log.round
         try:
             for batch in until_next(records):  # an epoch after the next one is heard of in the next
                 await self.insist(core.RecordsIn(batch))
         except Fork as fork:
             await self.insist(core.ForkSeen(fork))
             self.metrics.forked()
-            self.log.error(f"FORK: {fork.message}; both records are kept as evidence", reason=str(fork.reason))
+            if (unsaid := self.unsaid("fork")) is not None:
+                what = f"FORK: {fork.message}; both records are kept as evidence"
+                self.log.error(what, reason=str(fork.reason), **unsaid)
             raise
-        if not records:
-            return
+        if not records or records[-1].round < known:
+            return  # nothing new
         last = records[-1]
         if self._held is not None and self._held.manifest.round <= last.round:
             self._drop_held()  # nothing outlives the round
@@ -194,19 +241,29 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self.metrics.rejected(fault.reason)
             self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
         if self._wanted is not None:
-            await self._give(self._wanted)
+            self._alone("give", self._give_wanted)
 
     async def _tell_again(self) -> None:
         """Tell an aggregator that may be a new process which model this silo has computed."""
         with suppress(Fault):  # what is wrong is said where it matters: when the model is wanted
             await self.follower.tell_again()
 
-    async def _give(self, wanted: services_pb2.Wanted) -> None:
+    async def _give_wanted(self) -> None:
+        """Give the aggregator what it wants, one thing after the other: a whole model is in memory for each."""
+        tried: services_pb2.Wanted | None = None
+        while self._wanted is not None and self._wanted is not tried:
+            tried = self._wanted
+            if not await self._give(tried):
+                continue  # it may be here after the next step
+            if self._wanted is tried:
+                self._wanted = None
+            await asyncio.sleep(RETRY_S)  # else whoever wants without end keeps a worker busy
+
+    async def _give(self, wanted: services_pb2.Wanted) -> bool:
         """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself."""
         data = await self.follower.file_of(wanted.model_digest, state=wanted.state)
-        self._wanted = wanted if data is None else None
         if data is None:
-            return  # it may be here after the next step
+            return False
         aggregator, what = self.federation.aggregator.name, method("AggregatorService", "GiveModel")
 
         async def parts() -> AsyncIterator[services_pb2.GivenPart]:
@@ -217,11 +274,13 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 yield part
 
         frames = Outbox(self, parts(), services_pb2.GivenPart, aggregator, what.name)
+        patience = FRAME_S + len(data) / SLOWEST_BYTES_S
         try:
-            await self.line(aggregator).send(what, frames, frames.stream, SMALL_BYTES)
+            await self.line(aggregator).send(what, frames, frames.stream, SMALL_BYTES, patience)
         except (grpc.aio.AioRpcError, PeerFault):
-            return  # another silo was faster, or the aggregator is gone: it says what it still wants
+            return True  # another silo was faster, or the aggregator is gone: it says what it still wants
         self.log.info("gave the aggregator back a model that it had lost", model=wanted.model_digest.hex()[:12])
+        return True
 
     def remember(self, fact: core.Fact) -> None:
         """Write a fact, durably."""
@@ -254,7 +313,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 self._counted.clear()
                 self._busy = self.spawn(self._attempt(manifest, self._busy))
             case core.Show(toss):
-                self.spawn(self._say(services_pb2.SayRequest(toss=write_toss(toss)), self.core.current))
+                self._speak(services_pb2.SayRequest(toss=write_toss(toss)))
             case core.Measure(manifest_digest, coin):
                 held = self._held
                 if held is None or held.manifest.digest != manifest_digest:
@@ -265,7 +324,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             case core.Answer(said):
                 self._counted.set()  # also where it was answered before a restart
                 self._drop_held()
-                self.spawn(self._say(services_pb2.SayRequest(statement=write_statement(said)), self.core.current))
+                self._speak(services_pb2.SayRequest(statement=write_statement(said)))
             case core.Done(manifest):
                 self._counted.set()
                 self.log.info("submitted", round=manifest.round, attempt=manifest.attempt, peer=manifest.chain[0])
@@ -275,25 +334,36 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     # The tamper check, at level malicious
 
+    async def _hear_all(self) -> None:
+        """Take a check's messages in, one after the other, and of those that come meanwhile the newest."""
+        while self._unheard:
+            await self._hear(self._unheard.pop(next(iter(self._unheard))))
+
     async def _hear(self, news: services_pb2.Announcement) -> None:
         """Take part in a check: show the share of the coin, and answer the coin."""
         try:
-            async with self._checking:
-                if news.WhichOneof("news") == "coin":
-                    await self.insist(core.CoinIn(read_tosses(list(news.coin.tosses))))
-                    return
-                async with asyncio.timeout(self.federation.policy.release_s):  # the receipt may be on its way
-                    await self._counted.wait()
-                subject, held = await asyncio.to_thread(read_subject, news.check), self._held
-                if held is None or held.sealing.share is None or held.manifest.digest != subject.ready.manifest:
-                    return  # started again since, or answered: what was sent is not here any more
-                event = core.CheckIn(subject, held.sealing.header.digest, held.root, held.sealing.share)
-                await self.insist(event)
+            if news.WhichOneof("news") == "coin":
+                await self.insist(core.CoinIn(read_tosses(list(news.coin.tosses))))
+                return
+            async with asyncio.timeout(self.federation.policy.release_s):  # the receipt may be on its way
+                await self._counted.wait()
+            subject, held = await asyncio.to_thread(read_subject, news.check), self._held
+            if held is None or held.sealing.share is None or held.manifest.digest != subject.ready.manifest:
+                return  # started again since, or answered: what was sent is not here any more
+            event = core.CheckIn(subject, held.sealing.header.digest, held.root, held.sealing.share)
+            await self.insist(event)
         except TimeoutError:
             self.log.warning("a tamper check was opened, and this silo has no receipt for its body")
         except PeerFault as fault:
-            self.metrics.rejected(fault.reason)
-            self.log.fault("this silo takes no part in the tamper check", fault)
+            await self._refuse("this silo takes no part in the tamper check", fault)
+
+    def _speak(self, request: services_pb2.SayRequest) -> None:
+        """Tell the aggregator this silo's part, in place of what was under way: a check may be heard again."""
+        kind = request.WhichOneof("said") or ""
+        before = self._under_way.get(kind)
+        if before is not None:
+            before.cancel()
+        self._under_way[kind] = self.spawn(self._say(request, self.core.current))
 
     async def _say(self, request: services_pb2.SayRequest, manifest: Manifest | None) -> None:
         """Tell the aggregator, until it has heard it or the attempt is over."""

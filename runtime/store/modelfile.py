@@ -15,6 +15,11 @@ from silomix.runtime.core.digest import digest, fast_hash
 from silomix.runtime.core.errors import LocalFault, Reason
 from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Array, Dtype, Schema, TensorSpec
 
+HEADER_BYTES = 16 << 20
+"""The longest header of a file: the schema, which has a mebibyte in a manifest, in words and twice over.
+
+It is parsed before anything is known of the file, and takes many times its length in memory while it is.
+"""
 _SCHEMA = "silomix.schema"
 _WORDS = {Dtype.F64: "float64", Dtype.F32: "float32", Dtype.F16: "float16", Dtype.BF16: "bfloat16"}
 
@@ -39,6 +44,8 @@ def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
     """Read a model and its schema, or say what is wrong with the file."""
     try:
         size = int.from_bytes(data[:8], "little")
+        if size > HEADER_BYTES:
+            raise ValueError(f"a header of {size} bytes, where {HEADER_BYTES} are the most")
         metadata = json.loads(data[8 : 8 + size])["__metadata__"]
         rows = json.loads(metadata[_SCHEMA])
         schema = Schema(tuple(_row(*row) for row in rows))
@@ -51,7 +58,7 @@ def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
             if found["dtype"] != t.dtype or tuple(found["shape"]) != t.shape:
                 raise ValueError(f"{t.name} is not what its schema says")
             tensors[t.name] = np.frombuffer(found["data"], NUMPY_TYPES[t.dtype]).reshape(t.shape)
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise LocalFault(
             Reason.SHAPE_MISMATCH,
             f"this is no model file of ours ({type(error).__name__}: {error}): make one with `silomix model init`",

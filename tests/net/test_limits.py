@@ -82,6 +82,16 @@ def test_each_kind_of_frame_has_a_length_and_what_is_none_has_no_room() -> None:
     assert limits.frame("nonsense") == 0
 
 
+def test_each_kind_of_announcement_has_a_length_and_small_ones_are_small() -> None:
+    limits, checked = of(federation()), of(federation(level="malicious"))
+    kinds = set(services_pb2.Announcement.DESCRIPTOR.fields_by_name)
+    assert all(0 < checked.announcement(kind) <= checked.answered for kind in kinds)
+    assert {kind for kind in kinds if not limits.announcement(kind)} == {"check", "coin"}  # there is no check
+    small = services_pb2.Announcement(wanted=services_pb2.Wanted(model_digest=bytes(32), state=True))
+    assert small.ByteSize() <= limits.announcement("wanted") == limits.announcement("finished") == SMALL_BYTES
+    assert limits.announcement("nonsense") == 0
+
+
 def test_what_a_server_is_sent_at_most_is_the_longest_of_its_kinds() -> None:
     for silos, hops in SIZES:
         limits = of(federation(silos, hops))

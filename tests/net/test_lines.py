@@ -161,6 +161,26 @@ async def test_a_stream_is_sent_as_it_is_and_its_answer_read() -> None:
     assert [(d, m) for d, _, m, _, _ in host.seen] == [("received", "Submit")]  # frames are counted as they are made
 
 
+async def test_each_answer_is_measured_by_what_it_is_and_none_that_is_refused_is_parsed() -> None:
+    seen: list[bytes] = []
+
+    def longest(raw: bytes) -> int:
+        seen.append(raw)
+        if raw == b"\xff":
+            raise PeerFault(Reason.MALFORMED, "it is nothing")
+        return GOOD.ByteSize()
+
+    good = GOOD.SerializeToString()
+    longer = services_pb2.GetStatusResponse(federation="longer").SerializeToString()
+    for bad, reason in ((b"\xff", Reason.MALFORMED), (longer, Reason.WRONG_LENGTH)):
+        answers = line(Channel(good, bad)).listen(WATCH, services_pb2.WatchRequest(), type(GOOD), longest)
+        assert await anext(answers) == GOOD
+        with pytest.raises(PeerFault) as caught:
+            await anext(answers)
+        assert caught.value.reason is reason
+    assert seen == [good, b"\xff", good, longer]
+
+
 # The protocol's number
 
 OTHERS: list[Named] = [(), ((PROTOCOL_NAME, str(PROTOCOL + 1)),)]

@@ -19,7 +19,7 @@ from silomix.runtime.config.kinds import Role
 from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.owners.epochs import Proposal
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.net.calls import Call, Unseen
+from silomix.runtime.net.calls import Call, Unseen, check_length
 from silomix.runtime.nodes.node import Node
 from silomix.runtime.task import Trained
 
@@ -126,6 +126,7 @@ class Peers:
     def __init__(self, **stories: Iterable[Any]) -> None:
         self.stories = {name: list(story) for name, story in stories.items()}
         self.asked: list[tuple[str, Message | None]] = []
+        self.patience: dict[str, float | None] = {}
 
     def __call__(self, name: str) -> "Peers":
         return self
@@ -135,11 +136,14 @@ class Peers:
         story = self.stories[name]
         return story.pop(0) if len(story) > 1 else story[0]
 
-    async def listen(self, what: Any, request: Message, kind: Any, limit: int) -> AsyncIterator[Any]:
-        """Yield what the story has; an error in it ends the call."""
+    async def listen(self, what: Any, request: Message, kind: Any, limit: Any) -> AsyncIterator[Any]:
+        """Yield what the story has, if it is no longer than its kind may be; an error in it ends the call."""
         for part in self._next(what.name, request):
             if isinstance(part, BaseException):
                 raise part
+            if callable(limit):
+                raw = part.SerializeToString()
+                check_length(raw, limit(raw), what.name)
             yield part
 
     async def ask(self, what: Any, request: Message, kind: Any, limit: int, timeout_s: float) -> Any:
@@ -153,6 +157,7 @@ class Peers:
     ) -> Any:
         """Take the whole stream in first, unless the story is a function, which is given the stream."""
         answer = self._next(what.name, None)
+        self.patience[what.name] = timeout_s
         if callable(answer):
             answer = await answer(frames)
         else:

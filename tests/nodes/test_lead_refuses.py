@@ -1,6 +1,7 @@
 """What an aggregator refuses of its peers: whoever is not the last hop, not a silo, or asks for what is not theirs."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.nodes.federations import run
+from tests.nodes.federations import run, until
 from tests.nodes.leads import ROUNDS, answers, call_of, kept, leading, refused
 
 from silomix.runtime.config.certificates import load_identity
@@ -22,6 +23,7 @@ from silomix.runtime.net.history import read_record
 from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.rows import make_passage
+from silomix.runtime.store.modelfile import write_model
 from silomix.v1 import services_pb2
 
 NOT_LAST = (Reason.WRONG_CHAIN, "shuffler-1 is not the last hop")
@@ -164,7 +166,9 @@ async def test_three_models_are_given_and_no_other(led: Path) -> None:
         assert await given(node, model(node.model)) == node.data
         assert await given(node, model(digest)) == path.read_bytes()
         assert await given(node, model(before)) == node.config.state.model(before).read_bytes()
-        assert await given(node, model(node.model, state=True)) == node.state_file()
+        assert await given(node, model(node.model, state=True)) == write_model(
+            node.optimiser.state_schema(node.schema), node.moments
+        )
         not_current = (Reason.WRONG_MODEL, "that is not the current model")
         assert await refused(node, "GetModel", "silo-01", model(bytes(32))) == not_current
         assert await refused(node, "GetModel", "silo-01", model(bytes(32), state=True)) == not_current
@@ -191,6 +195,47 @@ async def test_a_slow_reader_does_not_get_the_rest_of_a_model_that_is_not_the_ne
             await _Service(node).methods["GetModel"].answer(call)
         assert caught.value.reason is Reason.WRONG_MODEL
         assert len(context.sent) == 1
+
+
+async def test_a_file_is_read_or_made_once_for_all_that_are_given_it_and_one_at_a_time(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one silo with two calls could keep both workers of a small host busy."""
+    async with leading(led) as node:
+        made: list[Any] = []
+        busy, goes_on = 0, asyncio.Event()
+        work = node.work
+
+        async def counted(run: Any, *arguments: Any) -> Any:
+            nonlocal busy
+            busy += 1
+            made.append(run)
+            assert busy == 1
+            found = await work(run, *arguments)
+            busy -= 1
+            return found
+
+        monkeypatch.setattr(node, "work", counted)
+        answer = _Service(node).methods["GetModel"].answer
+        requests = (model(node.model, state=True), model(node.initial[0]), model(node.core.log.before))
+        calls = [call_of("silo-01", request) for request in requests for _ in range(3)]
+        for _, context in calls:
+            monkeypatch.setattr(context, "write", lambda _: goes_on.wait())
+        given = [asyncio.create_task(answer(call)) for call, _ in calls]
+        await until(lambda: len(made) == 3, "all are being given")
+        goes_on.set()
+        await asyncio.gather(*given)
+        assert len(made) == 3
+        del given
+        gc.collect()
+        await answer(call_of("silo-01", requests[0])[0])
+        assert len(made) == 4, "nothing is kept that nobody is given"
+
+
+async def test_no_state_is_written_for_a_model_that_is_not_given(led: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(led) as node:
+        monkeypatch.setattr(node, "work", None)
+        assert (await refused(node, "GetModel", "silo-01", model(bytes(32), state=True)))[0] is Reason.WRONG_MODEL
 
 
 # Who has computed the model

@@ -29,6 +29,7 @@ from tests.core.protocol.federations import (
     secret,
 )
 from tests.nodes.alone import Little, Peers, alone, config_of, ended
+from tests.nodes.federations import rejections, until
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.bounds import bounds_of
@@ -42,6 +43,7 @@ from silomix.runtime.core.protocol.messages import Manifest, Receipt
 from silomix.runtime.core.protocol.roundlog import Attempted, Fork, RoundLog, genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.factory import TaskError
+from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
 from silomix.runtime.net.wire import write_manifest, write_receipt
 from silomix.runtime.nodes import silo as module
 from silomix.runtime.nodes.check.silo import Held
@@ -49,7 +51,7 @@ from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.store.frozen import frozen_name
 from silomix.runtime.store.modelfile import model_digest, write_model
 from silomix.runtime.task import Trained
-from silomix.v1 import body_pb2, case_pb2, services_pb2
+from silomix.v1 import body_pb2, case_pb2, check_pb2, history_pb2, manifest_pb2, services_pb2
 
 F = federation()
 FIRST = {t.name: np.zeros(t.shape, np.float32) for t in SCHEMA.tensors}
@@ -160,7 +162,7 @@ def test_a_silo_joins_what_is_announced_and_gives_back_what_is_wanted(tmp_path: 
         await node.follower.follow()
         wanted = services_pb2.Wanted(model_digest=m.model)
         node.line = Peers(  # type: ignore[method-assign, assignment]
-            Watch=[[News(wanted=wanted), News(manifest=write_manifest(m)), OVER]], GiveModel=[gives], Submit=[never]
+            Watch=[[News(manifest=write_manifest(m)), News(wanted=wanted), OVER]], GiveModel=[gives], Submit=[never]
         )
         await node.main()
         assert node.core.joined[1]
@@ -172,11 +174,262 @@ def test_a_silo_joins_what_is_announced_and_gives_back_what_is_wanted(tmp_path: 
 
 def test_a_silo_gives_back_nothing_that_it_has_not_and_looks_again_after_its_next_step(tmp_path: Path) -> None:
     async def go(node: SiloNode) -> None:
-        wanted = services_pb2.Wanted(model_digest=bytes(32))
-        await node._give(wanted)
-        assert node._wanted is wanted
+        m = await joined(node)
+        wanted = services_pb2.Wanted(model_digest=m.model)
+        looked: list[bytes] = []
+        got = asyncio.Event()
 
-    silo(tmp_path, go, GiveModel=[RuntimeError("it gives something")])
+        async def gives(frames: Any) -> Any:
+            got.set()
+            return services_pb2.GiveModelResponse()
+
+        async def file_of(digest: bytes, *, state: bool) -> bytes | None:
+            looked.append(digest)
+            return None if len(looked) == 1 else b"here now"
+
+        node.follower.file_of = file_of  # type: ignore[method-assign]
+        node.line = Peers(GiveModel=[gives], GetModel=[[]])  # type: ignore[method-assign, assignment]
+        node._wanted = wanted
+        await node._give_wanted()
+        assert node._wanted is wanted
+        assert looked == [m.model]
+        await node._follow()
+        await asyncio.wait_for(got.wait(), 10)
+        assert looked == [m.model] * 2
+
+    silo(tmp_path, go)
+
+
+# What an aggregator can have done at will
+
+
+MANY = 500
+"""As often as an aggregator says something for which once is enough."""
+
+
+def busy_with(node: SiloNode, work: str) -> int:
+    """How many of a node's tasks do this."""
+    names = (task.get_coro().__qualname__ for task in node.tasks._tasks)  # type: ignore[union-attr]
+    return sum(name == f"SiloNode.{work}" for name in names)
+
+
+def test_a_silo_gives_one_model_at_a_time_and_then_the_newest_that_was_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole model is in memory for each, and a node that never reads would have as many as it likes."""
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    goes_on = asyncio.Event()
+
+    async def slow(frames: Any) -> Any:
+        given.extend([services_pb2.GivenPart.FromString(raw).what.model_digest async for raw in frames])
+        await goes_on.wait()
+        return services_pb2.GiveModelResponse()
+
+    async def file_of(digest: bytes, *, state: bool) -> bytes:
+        looked.append(digest)
+        return bytes(1 << 20)
+
+    given: list[bytes] = []
+    looked: list[bytes] = []
+    digests = [i.to_bytes(32, "big") for i in range(MANY)]
+
+    async def go(node: SiloNode) -> None:
+        node.follower.file_of = file_of  # type: ignore[method-assign]
+        peers = node.line = Peers(GiveModel=[slow])  # type: ignore[method-assign, assignment]
+        for digest in digests:
+            await node._take_in(News(wanted=services_pb2.Wanted(model_digest=digest)))
+            await asyncio.sleep(0)
+        await until(lambda: given, "the first is on its way")
+        assert busy_with(node, "_give_wanted") == 1
+        assert len(looked) == 1
+        patience = peers.patience["GiveModel"]
+        assert patience == FRAME_S + (1 << 20) / SLOWEST_BYTES_S
+        goes_on.set()
+        await until(lambda: not busy_with(node, "_give_wanted"), "the newest was given")
+        assert looked[1:] == [digests[-1]]
+
+    silo(tmp_path, go)
+
+
+def test_a_silo_that_was_told_to_give_a_model_takes_its_time_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an aggregator that refuses what it wants has a worker write models without end."""
+    monkeypatch.setattr(module, "RETRY_S", 3600.0)
+    looked: list[bytes] = []
+
+    async def file_of(digest: bytes, *, state: bool) -> bytes:
+        looked.append(digest)
+        return b"a model"
+
+    async def go(node: SiloNode) -> None:
+        node.follower.file_of = file_of  # type: ignore[method-assign]
+        refusal = ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.WRONG_MODEL}: not wanted")
+        peers = node.line = Peers(GiveModel=[refusal])  # type: ignore[method-assign, assignment]
+        for _ in range(MANY):
+            await node._take_in(News(wanted=services_pb2.Wanted(model_digest=bytes(32))))
+            await asyncio.sleep(0)
+        assert len(looked) == len(peers.asked) == 1
+
+    silo(tmp_path, go)
+
+
+def test_of_a_tamper_check_a_silo_keeps_no_more_than_the_newest_that_it_has_not_taken_in(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def hear(news: services_pb2.Announcement) -> None:
+        digest = news.check.manifest_digest.decode()
+        heard.append(f"{news.WhichOneof('news')} {digest}".strip())
+        await goes_on.wait()
+
+    goes_on = asyncio.Event()
+
+    async def go(node: SiloNode) -> None:
+        node._hear = hear  # type: ignore[method-assign]
+        for number in range(MANY):
+            await node._take_in(News(check=case_pb2.Subject(manifest_digest=str(number).encode())))
+            await node._take_in(News(coin=services_pb2.Coin()))
+            await asyncio.sleep(0)
+            assert busy_with(node, "_hear_all") == 1
+            assert len(node._unheard) <= 2
+        goes_on.set()
+        await until(lambda: not busy_with(node, "_hear_all"), "all were heard")
+        assert heard == ["check 0", f"check {MANY - 1}", "coin"]
+
+    silo(tmp_path, go, CHECKED)
+
+
+def test_a_silo_says_its_part_once_however_often_a_check_is_heard(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        node.line = Peers(Say=[ended(grpc.StatusCode.UNAVAILABLE)])  # type: ignore[method-assign, assignment]
+        for _ in range(MANY):
+            node._speak(services_pb2.SayRequest(toss=check_pb2.Toss()))
+            node._speak(services_pb2.SayRequest(statement=check_pb2.Statement()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert busy_with(node, "_say") == 2
+
+    silo(tmp_path, go, CHECKED)
+
+
+def test_a_silo_that_is_dialled_anew_tells_once_what_it_has_computed(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        node.follower.tell_again = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        lines = [[News(records=history_pb2.Records()), ended(grpc.StatusCode.UNAVAILABLE)]] * 2
+        node.line = Peers(Watch=[*lines, [ended(grpc.StatusCode.UNAVAILABLE)]])  # type: ignore[method-assign, assignment]
+        main = asyncio.create_task(node.main())
+        await until(lambda: len(node.line.asked) >= 3, "it came back twice")  # type: ignore[attr-defined]
+        assert busy_with(node, "_tell_again") == 1
+        main.cancel()
+
+    silo(tmp_path, go)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", Reason.MALFORMED),
+        (News(finished=services_pb2.Finished()).SerializeToString() * 2, Reason.MALFORMED),
+        (b"\x7a\x00", Reason.MALFORMED),  # a field that no announcement has
+        (News(check=case_pb2.Subject()).SerializeToString(), Reason.WRONG_POLICY),
+        (News(coin=services_pb2.Coin()).SerializeToString(), Reason.WRONG_POLICY),
+    ],
+    ids=["nothing", "two", "no kind", "a check", "a coin"],
+)
+def test_what_is_no_announcement_under_this_policy_is_not_parsed(tmp_path: Path, raw: bytes, reason: Reason) -> None:
+    async def go(node: SiloNode) -> None:
+        with pytest.raises(PeerFault) as caught:
+            node._longest(raw)
+        assert caught.value.reason is reason
+
+    silo(tmp_path, go)
+
+
+def test_an_announcement_may_be_as_long_as_its_kind_and_no_longer(tmp_path: Path) -> None:
+    news = News(wanted=services_pb2.Wanted(model_digest=bytes(32)))
+    check = News(check=case_pb2.Subject())
+
+    async def go(node: SiloNode) -> None:
+        limits = node.limits
+        assert node._longest(news.SerializeToString()) == limits.announcement("wanted") < limits.manifest
+        assert node._longest(check.SerializeToString()) == limits.subject
+
+    silo(tmp_path, go, CHECKED)
+
+
+def test_a_silo_hangs_up_on_what_is_no_announcement(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        await node.main()
+        assert rejections(node, Reason.MALFORMED) == 1
+        assert rejections(node, Reason.WRONG_LENGTH) == 1
+
+    long = News(wanted=services_pb2.Wanted(model_digest=bytes(2048)))
+    never = RuntimeError("it listens on")
+    silo(tmp_path, go, Watch=[[News(), never], [long, never], [OVER]])
+
+
+def said(caplog: pytest.LogCaptureFixture, what: str) -> int:
+    return sum(what in one.getMessage() for one in caplog.records)
+
+
+def test_an_aggregator_cannot_fill_a_silos_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each kind of refusal is said once, with its sentence, and then now and then with how often it was not."""
+    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    now = 0.0
+
+    async def go(node: SiloNode) -> None:
+        nonlocal now
+        node.clock = lambda: now
+        for _ in range(MANY):
+            await node._take_in(News(manifest=manifest_pb2.Manifest()))
+            node._say_refused(PeerFault(Reason.BAD_SIGNATURE, "it is forged"), 1, "cannot be read")
+            await node._hear(News(coin=services_pb2.Coin()))
+        assert said(caplog, "this silo does not join: a manifest without schema or plan") == 1
+        assert said(caplog, "cannot be read: it is forged") == 1
+        assert said(caplog, "this silo takes no part in the tamper check") == 1
+        assert sum(rejections(node, reason) for reason in Reason) == 2 * MANY
+        now = 5.0
+        caplog.clear()
+        await node._take_in(News(manifest=manifest_pb2.Manifest()))
+        (line,) = caplog.records
+        assert vars(line)["silomix_fields"]["unsaid"] == MANY - 1
+
+    silo(tmp_path, go)
+
+
+def test_a_fork_is_said_once_however_often_it_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = replace(recorded(past(F)), attempts=(Attempted(1, bytes(32), F.chain),)).signed(identity(AGGREGATOR))
+
+    async def go(node: SiloNode) -> None:
+        node.clock = lambda: 0.0
+        await node._records(tuple(past(F, 1).records))
+        for _ in range(10):
+            with pytest.raises(Fork):
+                await node._records((counted(other, F),))
+        assert said(caplog, "FORK") == 1
+
+    silo(tmp_path, go)
+
+
+def test_an_aggregator_waits_for_an_announcement_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To refuse costs as much as to accept: signatures are looked at, and a line is written."""
+    monkeypatch.setattr(module, "REFUSED_S", 3600.0)
+
+    async def go(node: SiloNode) -> None:
+        node.line = Peers(  # type: ignore[method-assign, assignment]
+            Watch=[[News(manifest=manifest_pb2.Manifest()), RuntimeError("it reads on")]]
+        )
+        main = asyncio.create_task(node.main())
+        await until(lambda: sum(rejections(node, reason) for reason in Reason), "the first is refused")
+        await asyncio.sleep(0)
+        assert not main.done()
+        main.cancel()
+
+    silo(tmp_path, go)
 
 
 def test_a_silo_does_not_start_with_a_task_that_the_owners_have_not_agreed_on(tmp_path: Path) -> None:
@@ -231,6 +484,21 @@ def test_a_silo_says_that_a_round_ran_without_it_when_one_did_and_not_otherwise(
         caplog.clear()
         silo(tmp_path / str(number), go, GetSum=[[ended(grpc.StatusCode.UNIMPLEMENTED)]])
         assert any("ran without this silo" in one.getMessage() for one in caplog.records) is said
+
+
+def test_a_round_that_ran_without_a_silo_is_said_once_however_often_its_record_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = begun()
+    m = manifest(F, log=log)
+    others = cohort(m, headers(m, F)[1:])
+
+    async def go(node: SiloNode) -> None:
+        for _ in range(10):
+            await node._records((*log.records, applied(log, m, ready(m, others), others.silos)))
+
+    silo(tmp_path, go, GetSum=[[ended(grpc.StatusCode.UNIMPLEMENTED)]])
+    assert sum("ran without this silo" in one.getMessage() for one in caplog.records) == 1
 
 
 # Freezing

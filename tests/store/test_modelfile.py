@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from silomix.runtime.core.errors import LocalFault
 from silomix.runtime.core.numbers.schema import NUMPY_TYPES, Dtype, Schema, TensorSpec
-from silomix.runtime.store.modelfile import model_digest, read_model, write_model
+from silomix.runtime.net.limits import SCHEMA_BYTES
+from silomix.runtime.net.wire import write_schema
+from silomix.runtime.store.modelfile import HEADER_BYTES, model_digest, read_model, write_model
 
 SCHEMA = Schema(
     (
@@ -223,6 +225,40 @@ def test_a_hostile_file_is_refused_and_costs_little(data: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_header_as_long_as_a_model_is_not_parsed() -> None:
+    """Parsed, empty lists take twenty times the room that they take in the file."""
+    text = b'{"__metadata__":{"x":[' + b"[]," * (HEADER_BYTES // 3) + b"[]]}}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(LocalFault, match=f"where {HEADER_BYTES} are the most"):
+            read_model(file(text))
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_may_be_as_long_as_a_schema_makes_it() -> None:
+    """A name is there twice, and takes most room where it has nothing that can be printed."""
+    names = [f"{i:03}" + "\x01" * 1000 for i in range(1000)]
+    schema = Schema(tuple(TensorSpec(name, (1,)) for name in names))
+    assert write_schema(schema).ByteSize() > 0.95 * SCHEMA_BYTES
+    data = write_model(schema, model(schema))
+    assert HEADER_BYTES / 2 < int.from_bytes(data[:8], "little") <= HEADER_BYTES
+    assert read_model(data)[0] == schema
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_a_file_for_which_there_is_no_room_is_none_of_ours(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fails(_: bytes) -> None:
+        raise error
+
+    monkeypatch.setattr(json, "loads", fails)
+    with pytest.raises(LocalFault, match="no model file of ours"):
+        read_model(GOOD)
 
 
 def test_a_refusal_does_not_repeat_the_file() -> None:

@@ -4,7 +4,7 @@ from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP
 from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, LAST, VICTIM, Stage
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 from silomix.v1 import services_pb2
 
 SHAPE = Cast(genesis="shape", alone="genesis-of-another-shape")

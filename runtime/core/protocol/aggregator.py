@@ -49,7 +49,6 @@ from silomix.runtime.core.protocol.machine import IGNORES, Answer, Machine, Reme
 from silomix.runtime.core.protocol.messages import Bond, Cohort, Evidence, Group, Header, Manifest, RoundKey
 from silomix.runtime.core.protocol.release import Ready, Signatures, Trail, check_ready, pad_digest
 from silomix.runtime.core.protocol.roundlog import (
-    MOST_ATTEMPTS,
     Attempted,
     Outcome,
     Record,
@@ -58,7 +57,14 @@ from silomix.runtime.core.protocol.roundlog import (
     countersign_digest,
     genesis,
 )
-from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_cohort, check_header, check_round_key, check_sizes
+from silomix.runtime.core.protocol.rules import (
+    MOST_ATTEMPTS,
+    MOST_HEADERS,
+    check_cohort,
+    check_header,
+    check_round_key,
+    check_sizes,
+)
 
 # Facts
 

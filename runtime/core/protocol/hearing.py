@@ -25,14 +25,13 @@ from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.release import check_agreed
 from silomix.runtime.core.protocol.roundlog import (
-    MOST_ATTEMPTS,
     Record,
     RoundLog,
     check_countersigned,
     check_record,
     countersign_digest,
 )
-from silomix.runtime.core.protocol.rules import check_chain
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS, check_chain
 
 NUMBER_BYTES, TOKEN_BYTES = 8, 16
 LIFE_BYTES = NUMBER_BYTES + TOKEN_BYTES

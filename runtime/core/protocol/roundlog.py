@@ -20,9 +20,6 @@ from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.release import Signatures, check_agreed
 from silomix.runtime.core.protocol.rules import check_chain
 
-MOST_ATTEMPTS = 128
-"""Attempts at one round, over all restarts: then it is abandoned."""
-
 
 class Outcome(StrEnum):
     """How a round ended."""

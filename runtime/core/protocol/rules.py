@@ -29,6 +29,8 @@ from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import Cohort, Evidence, Grouping, Header, Manifest, RoundKey
 from silomix.runtime.core.protocol.release import check_agreed
 
+MOST_ATTEMPTS = 128
+"""Attempts at one round, over all restarts: then it is abandoned. Each leaves a fact behind at every node."""
 MOST_HEADERS = 16
 """Headers of one silo in one attempt: it makes a new one when it restarts, and each costs every hop a mask."""
 
@@ -63,6 +65,8 @@ def check_manifest(manifest: Manifest, federation: Federation) -> None:
     if manifest.round < 1 or manifest.attempt < 1:
         raise PeerFault(Reason.MALFORMED, f"round {manifest.round}, attempt {manifest.attempt}: both count from 1")
     check_round(manifest.round, federation)
+    if manifest.attempt > MOST_ATTEMPTS:  # at level trusted no hop has made keys for it, and refused to
+        raise PeerFault(Reason.WRONG_ATTEMPT, f"a round's attempts are 1 to {MOST_ATTEMPTS}", found=manifest.attempt)
     verify(federation.aggregator.key, manifest.digest, manifest.signature, federation.aggregator.name)
     if problem := pin_problem(manifest.schema, policy):
         raise PeerFault(Reason.WRONG_SCHEMA, f"the manifest's model {problem}")

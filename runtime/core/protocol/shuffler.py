@@ -72,7 +72,6 @@ from silomix.runtime.core.protocol.release import (
     pad_digest,
 )
 from silomix.runtime.core.protocol.roundlog import (
-    MOST_ATTEMPTS,
     Attempted,
     Fork,
     Outcome,
@@ -82,6 +81,7 @@ from silomix.runtime.core.protocol.roundlog import (
     countersign_digest,
 )
 from silomix.runtime.core.protocol.rules import (
+    MOST_ATTEMPTS,
     MOST_HEADERS,
     check_cohort,
     check_evidence,

@@ -156,7 +156,7 @@ class Succession:
             await self._take(await node.work(read_epoch, wire, self._now, peer))
         except PeerFault as fault:
             node.metrics.rejected(fault.reason)
-            if (unsaid := node.sparing(peer, "an epoch", fault.reason)) is not None:
+            if (unsaid := node.unsaid(peer, "an epoch", fault.reason)) is not None:
                 node.log.fault("an epoch that a peer offers is refused", fault, peer=peer, **unsaid)
         except (UserError, OSError) as error:
             node.log.error(f"an epoch cannot be kept: {error}")

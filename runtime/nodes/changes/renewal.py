@@ -117,10 +117,10 @@ class Renewal:
         if self._said.get(peer) != (greeting.protocol, greeting.federation):
             self._said[peer] = (greeting.protocol, greeting.federation)
             found = difference(greeting.protocol, peer, node.config.name)
-            if found and (unsaid := node.sparing(peer, "another protocol")) is not None:
+            if found and (unsaid := node.unsaid(peer, "another protocol")) is not None:
                 node.log.warning(": ".join(found), peer=peer, **unsaid)
             known = {one.federation.digest for one in node.config.history} | {node.succession.ready}
-            if greeting.federation not in known and (unsaid := node.sparing(peer, "another file")) is not None:
+            if greeting.federation not in known and (unsaid := node.unsaid(peer, "another file")) is not None:
                 theirs, ours = greeting.federation.hex()[:SHOWN], node.federation.digest.hex()[:SHOWN]
                 node.log.warning(f"{peer} has the federation file {theirs}, and this node {ours}", peer=peer, **unsaid)
         node.succession.heard(peer, greeting)

@@ -78,7 +78,6 @@ from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Cohort, Manifest, Participant, RoundKey
 from silomix.runtime.core.protocol.release import Ready
 from silomix.runtime.core.protocol.roundlog import (
-    MOST_ATTEMPTS,
     Outcome,
     Record,
     RoundLog,
@@ -86,7 +85,7 @@ from silomix.runtime.core.protocol.roundlog import (
     check_record,
     countersign_digest,
 )
-from silomix.runtime.core.protocol.rules import MOST_HEADERS, check_manifest
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS, MOST_HEADERS, check_manifest
 
 F = federation()
 

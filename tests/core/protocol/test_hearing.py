@@ -58,7 +58,8 @@ from silomix.runtime.core.protocol.hearing import (
     until_change,
 )
 from silomix.runtime.core.protocol.machine import IGNORES, Remember
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, Record, RoundLog, check_countersigned
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, check_countersigned
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 
 F = federation()
 FOUR = federation(4, 4, minimum_hops=3)

@@ -26,7 +26,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_TOLD, Shown, life_after
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Header, Manifest
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 from silomix.runtime.core.protocol.shuffler import (
     UNFIT_ROUNDS,
     Abort,

@@ -17,7 +17,7 @@ from silomix.runtime.core.protocol.aggregator import (
     Tick,
     Tried,
 )
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 
 WHY = "it was started again and has lost the attempt, or gave it up"
 

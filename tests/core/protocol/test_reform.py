@@ -27,8 +27,8 @@ from silomix.runtime.core.protocol.aggregator import (
     Sealed,
     Tick,
 )
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, check_record
-from silomix.runtime.core.protocol.rules import check_manifest
+from silomix.runtime.core.protocol.roundlog import Outcome, check_record
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS, check_manifest
 
 FOUR: dict[str, Any] = {"hops": 4, "minimum_hops": 3}
 F = federation(4, 4, minimum_hops=3)

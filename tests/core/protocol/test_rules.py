@@ -33,6 +33,7 @@ from silomix.runtime.core.protocol.federation import Member
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, Participant, RoundKey, SealedSeed
 from silomix.runtime.core.protocol.rules import (
+    MOST_ATTEMPTS,
     baseline,
     check_cohort,
     check_header,
@@ -305,6 +306,16 @@ def test_trusted_federations_have_no_keys_and_no_seeds() -> None:
         assert refused(lambda m=altered: check_manifest(m, f)) is Reason.WRONG_KEYS  # type: ignore[misc]
     seeded = replace(header(m, "silo-1"), seeds=header(M, "silo-1").seeds).signed(identity("silo-1"))
     assert refused(lambda: check_header(seeded, m, f)) is Reason.WRONG_KEYS
+
+
+@pytest.mark.parametrize("level", [Level.TRUSTED, Level.SEMI_HONEST])
+def test_a_round_has_so_many_attempts_and_no_more(level: Level) -> None:
+    """Each that a silo joins leaves a fact on its disk; at level trusted no hop makes keys, or refuses to."""
+    f = federation(level=level)
+    check_manifest(manifest(f, attempt=MOST_ATTEMPTS), f)
+    for attempt in (MOST_ATTEMPTS + 1, (1 << 32) - 1):
+        m = manifest(f, attempt=attempt)
+        assert refused(lambda m=m: check_manifest(m, f)) is Reason.WRONG_ATTEMPT  # type: ignore[misc]
 
 
 def test_in_groups_one_key_of_the_aggregator_serves_all_silos() -> None:

@@ -9,7 +9,8 @@ from tests.core.protocol.hops import F, Hop
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Attempted, Fork, Record
+from silomix.runtime.core.protocol.roundlog import Attempted, Fork, Record
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 from silomix.runtime.core.protocol.shuffler import Countersign, Forked, ForkSeen, Prepare, RecordIn, Stored
 
 POOL = federation(hops=3, minimum_hops=2)

@@ -16,7 +16,8 @@ from silomix.runtime.core.protocol.epochs import consents, owner_of
 from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_RAISES, life_after
 from silomix.runtime.core.protocol.lineage import check_transcript
 from silomix.runtime.core.protocol.owners import epoch_digest
-from silomix.runtime.core.protocol.roundlog import MOST_ATTEMPTS, Outcome, Record, countersign_digest
+from silomix.runtime.core.protocol.roundlog import Outcome, Record, countersign_digest
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 
 
 def refused(what: object) -> Reason:
