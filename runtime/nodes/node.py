@@ -31,7 +31,7 @@ from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.net.calls import Callers, Context
 from silomix.runtime.net.limits import Limits
-from silomix.runtime.net.lines import Line
+from silomix.runtime.net.lines import Line, told_to_end
 from silomix.runtime.net.transport import caller, channel, metadata, tls_of
 from silomix.runtime.nodes.changes.epochs import Succession
 from silomix.runtime.nodes.changes.renewal import Renewal
@@ -160,6 +160,16 @@ class Node:
             await self.work(_touch, self.federation.plan)
 
     async def _work_to_the_end(self) -> None:
+        """Do what the node is there for. A task group takes no notice of a task that ends as cancelled, and the node
+        would stay up and do nothing: if nobody has told it to end, that is an error like any other."""
+        try:
+            await self._work()
+        except asyncio.CancelledError as error:
+            if told_to_end():
+                raise
+            raise RuntimeError("the work of this node was cut short, and nobody had told it to end") from error
+
+    async def _work(self) -> None:
         await self.succession.look()
         ready = self.succession.ready
         if ready and any(record.next == ready for record in self.counted):
