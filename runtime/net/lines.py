@@ -2,8 +2,13 @@
 
 gRPC hands over nothing at all where a response does not parse, and whoever goes on with that falls over it. Here it is
 a fault of the peer, by name, like any other message that it should not have sent.
+
+A call also ends when its channel is closed on this side, as when a certificate is replaced. gRPC has two words for
+that, and neither is one that callers try again on: a cancellation that nobody asked for, which ends a task without a
+trace, and an error in the use of the library. Here it is a line that broke, like any other.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -60,10 +65,10 @@ class Line:
         stream = self._witness.stream()
         call: Any = self._to.unary_unary(_path(what), None, None)
         raw = self._sent(what, stream, request)
-        answering = call(raw, metadata=self._metadata, timeout=timeout_s, wait_for_ready=wait)
-        with self._refusing():
+        with self._ending():
+            answering = call(raw, metadata=self._metadata, timeout=timeout_s, wait_for_ready=wait)
             answer = await answering
-        await self._check(answering)
+            await self._check(answering)
         return self._taken(what, stream, answer, kind, limit)
 
     async def listen(
@@ -72,10 +77,11 @@ class Line:
         """Ask, and yield answer after answer."""
         stream = self._witness.stream()
         call: Any = self._to.unary_stream(_path(what), None, None)
-        answers = call(self._sent(what, stream, request), metadata=self._metadata, timeout=timeout_s)
-        checked = False
+        raw, checked = self._sent(what, stream, request), False
+        with self._ending():
+            answers = call(raw, metadata=self._metadata, timeout=timeout_s)
         try:
-            with self._refusing():
+            with self._ending():
                 async for raw in answers:
                     if not checked:
                         await self._check(answers)
@@ -94,10 +100,10 @@ class Line:
     ) -> Any:
         """Send a stream of messages that are bytes already and are counted, and return the answer."""
         call: Any = self._to.stream_unary(_path(what), None, None)
-        answering = call(frames, metadata=self._metadata, timeout=timeout_s)
-        with self._refusing():
+        with self._ending():
+            answering = call(frames, metadata=self._metadata, timeout=timeout_s)
             raw = await answering
-        await self._check(answering)
+            await self._check(answering)
         return self._taken(what, stream, raw, GetMessageClass(what.output_type), limit)
 
     async def _check(self, call: Any) -> None:
@@ -106,10 +112,20 @@ class Line:
             check_protocol(await call.initial_metadata(), self._peer)
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Take a refusal for what it is: one by a node of another protocol may have any reason, and means only that."""
+    def _ending(self) -> Iterator[None]:
+        """Take the end of a call for what it is.
+
+        A refusal by a node of another protocol may have any reason, and means only that. An end that gRPC made here is
+        a line that broke: whoever calls tries again, over another.
+        """
         try:
             yield
+        except asyncio.CancelledError:
+            if told_to_end():
+                raise
+            raise _broken("the call was ended on this side") from None
+        except grpc.aio.UsageError as error:  # the channel was closed before the call began
+            raise _broken(str(error)) from None
         except grpc.aio.AioRpcError as error:
             if not self._any_protocol and fault_of(error) is not None:
                 check_protocol(error.trailing_metadata(), self._peer)
@@ -126,6 +142,17 @@ class Line:
         self._witness.crossed("received", self._peer, what.name, stream, kind.DESCRIPTOR.full_name, raw)
         check_length(raw, limit if isinstance(limit, int) else limit(raw), self._peer)
         return parse(kind, raw, self._peer)
+
+
+def told_to_end() -> bool:
+    """Whether somebody has cancelled the task that runs: gRPC raises the same error where nobody has."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _broken(why: str) -> grpc.aio.AioRpcError:
+    """Make the error of a call whose line broke."""
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), why)
 
 
 def _path(what: MethodDescriptor) -> str:

@@ -90,6 +90,19 @@ class Tls:
         """What one peer's certificate must lead to: where nodes are pinned, its own and nobody else's."""
         return self.anchor if self.pins is None else self.pins.roots([peer])
 
+    def dials(self, peer: str) -> tuple[bytes, bytes, bytes]:
+        """What a channel to a peer is made of: as long as that is the same, the channel may stay."""
+        return self.roots(peer), self.certificate, self.key
+
+    def trust(self) -> bool:
+        """Take up what the pins say by now; return whether another certificate is known, or one no more."""
+        assert self.pins is not None
+        if (roots := self.pins.roots()) == self.anchor:
+            return False
+        self.anchor = roots
+        self.version += 1
+        return True
+
     def renew(self, other: "Tls") -> bool:
         """Take over what was read anew; return whether anything has changed."""
         mine, theirs = (self.anchor, self.certificate, self.key), (other.anchor, other.certificate, other.key)
@@ -127,7 +140,8 @@ def channel(address: str, peer: str, tls: Tls | None, receive_bytes: int = RECEI
     options = (*_CLIENT_OPTIONS, ("grpc.max_receive_message_length", receive_bytes))
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
-    credentials = grpc.ssl_channel_credentials(tls.roots(peer), tls.key, tls.certificate)
+    roots, certificate, key = tls.dials(peer)
+    credentials = grpc.ssl_channel_credentials(roots, key, certificate)
     return grpc.aio.secure_channel(address, credentials, options=(*options, ("grpc.ssl_target_name_override", peer)))
 
 

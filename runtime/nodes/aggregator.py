@@ -500,7 +500,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.redial(hop)
             try:
                 if first and hop not in self.core.heard:
-                    await self.recovery.show(hop, self.line(hop))
+                    await self.recovery.show(hop)
                 return await call(self.line(hop))
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
@@ -508,7 +508,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     return fault
                 if fault is not None and fault.reason is Reason.SUPERSEDED:
                     with suppress(grpc.aio.AioRpcError, PeerFault):
-                        await self.recovery.show(hop, self.line(hop))
+                        await self.recovery.show(hop)
                 why = str(fault) if fault else f"not reachable ({error.code().name.lower()})"
             except PeerFault as unread:
                 self.metrics.rejected(unread.reason)
@@ -590,8 +590,11 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             hears = self.core.phase is core.Phase.HEARING
             return hears and self.core.life == life and hop not in self.core.heard
 
+        async def call(_: Line) -> None:
+            await self.recovery.show(hop)
+
         while wanted():
-            await self.until_answered(hop, wanted, partial(self.recovery.show, hop), first=False)
+            await self.until_answered(hop, wanted, call, first=False)
 
     async def _ask_all(self, effect: core.AskKeys) -> None:
         await self.pause.over(self._paused)

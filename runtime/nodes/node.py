@@ -31,8 +31,8 @@ from silomix.runtime.core.protocol.machine import Machine, Remember
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.net.calls import Callers, Context
 from silomix.runtime.net.limits import Limits
-from silomix.runtime.net.lines import Line
-from silomix.runtime.net.transport import caller, channel, metadata, tls_of
+from silomix.runtime.net.lines import Line, told_to_end
+from silomix.runtime.net.transport import Tls, caller, channel, metadata, tls_of
 from silomix.runtime.nodes.changes.epochs import Succession
 from silomix.runtime.nodes.changes.renewal import Renewal
 from silomix.runtime.observe.events import Events
@@ -117,6 +117,7 @@ class Node:
         """By hop: when this node last heard of a process of it that another had come after."""
         self.tasks = asyncio.TaskGroup()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._dialled: dict[str, tuple[bytes, bytes, bytes]] = {}
         self._dialled_with = 0
         self._lines = Sparing(LOG_EVERY_S)
         self.callers = Callers()
@@ -160,6 +161,16 @@ class Node:
             await self.work(_touch, self.federation.plan)
 
     async def _work_to_the_end(self) -> None:
+        """Do what the node is there for. A task group takes no notice of a task that ends as cancelled, and the node
+        would stay up and do nothing: if nobody has told it to end, that is an error like any other."""
+        try:
+            await self._work()
+        except asyncio.CancelledError as error:
+            if told_to_end():
+                raise
+            raise RuntimeError("the work of this node was cut short, and nobody had told it to end") from error
+
+    async def _work(self) -> None:
         await self.succession.look()
         ready = self.succession.ready
         if ready and any(record.next == ready for record in self.counted):
@@ -315,17 +326,21 @@ class Node:
         """Return the channel to a member, opened once."""
         if self.tls is not None and self._dialled_with != self.tls.version:
             self._dialled_with = self.tls.version
-            self._hang_up()
+            self._hang_up(self.tls)
         if name not in self._channels:
             member = self.federation.member(name)
+            if self.tls is not None:
+                self._dialled[name] = self.tls.dials(name)
             self._channels[name] = channel(member.address, name, self.tls, self.limits.answered)
         return self._channels[name]
 
-    def _hang_up(self) -> None:
-        """Let go of every line that was dialled with another certificate, or to one; calls on it end in their time."""
-        for old in self._channels.values():
-            self.spawn(old.close(self.limits.round_s))
-        self._channels.clear()
+    def _hang_up(self, tls: Tls) -> None:
+        """Let go of every line that was dialled with another certificate, or to one; calls on it end in their time.
+
+        All others stay: no member can end this node's lines to others by changing its own certificate.
+        """
+        for name in [name for name in self._channels if self._dialled[name] != tls.dials(name)]:
+            self.spawn(self._channels.pop(name).close(self.limits.round_s))
 
     def line(self, name: str) -> Line:
         """Return what calls a member."""

@@ -1,5 +1,6 @@
 """R7: what a peer answers is measured and parsed here, and what is no answer is a fault of that peer's, by name."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.net.contexts import Host
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.net.answers import transient
 from silomix.runtime.net.lines import Line, method
 from silomix.runtime.net.version import PROTOCOL, PROTOCOL_NAME, SAID, check_protocol
 from silomix.v1 import body_pb2, services_pb2
@@ -38,7 +40,7 @@ class Answers:
             answer = next(self._answers)
         except StopIteration:
             raise StopAsyncIteration from None
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -179,6 +181,90 @@ async def test_each_answer_is_measured_by_what_it_is_and_none_that_is_refused_is
             await anext(answers)
         assert caught.value.reason is reason
     assert seen == [good, b"\xff", good, longer]
+
+
+# A line that is closed on this side
+
+
+async def test_a_call_that_grpc_ends_on_this_side_is_a_line_that_broke() -> None:
+    """Callers try again on that. A cancellation that nobody asked for would end their task without a trace."""
+    ends = (asyncio.CancelledError(), grpc.aio.UsageError("Channel is closed."))
+    for asked in (asked for end in ends for asked in every_way(lambda end=end: Channel(end))):  # type: ignore[misc]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asked
+        assert transient(caught.value)
+
+
+async def test_whoever_is_told_to_end_ends_in_the_middle_of_a_call() -> None:
+    class Silent(Channel):
+        """A peer that never answers."""
+
+        async def _answer(self) -> Any:
+            await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await ask_of(Silent())
+
+    async def ask_of(to: Channel) -> None:
+        await line(to).ask(STATUS, services_pb2.GetStatusRequest(), type(GOOD), 100, 1.0)
+
+    task = asyncio.create_task(cancelled())
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_a_channel_that_is_closed_breaks_its_lines_in_mid_call_and_those_that_are_made_later() -> None:
+    """With gRPC itself: what it raises here is its own affair, and may change with its version."""
+    called = asyncio.Event()
+
+    async def silent(request: bytes, context: Any) -> bytes:
+        called.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async def sends_nothing(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield await silent(request, context)
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield b"frame"
+
+    async def first(answers: AsyncIterator[object]) -> object:
+        return await anext(answers)
+
+    server = grpc.aio.server()
+    asked: dict[str, Any] = {
+        "GetStatus": grpc.unary_unary_rpc_method_handler(silent),
+        "Watch": grpc.unary_stream_rpc_method_handler(sends_nothing),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("silomix.v1.AggregatorService", asked),))
+    sent: dict[str, Any] = {"Submit": grpc.stream_unary_rpc_method_handler(silent)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("silomix.v1.ShufflerService", sent),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    request, kind = services_pb2.GetStatusRequest(), services_pb2.GetStatusResponse
+    ways: list[Callable[[Line], Awaitable[object]]] = [
+        lambda to: to.ask(STATUS, request, kind, 100, 60.0),
+        lambda to: to.send(SUBMIT, frames(), 1, 100, 60.0),
+        lambda to: first(to.listen(WATCH, services_pb2.WatchRequest(), kind, 100, 60.0)),
+    ]
+    try:
+        for way in ways:
+            called.clear()
+            to = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            under_way = asyncio.ensure_future(way(line(to)))
+            await called.wait()
+            await to.close()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await under_way
+            assert transient(caught.value)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await way(line(to))
+            assert transient(caught.value)
+    finally:
+        await server.stop(None)
 
 
 # The protocol's number

@@ -100,7 +100,7 @@ async def test_what_a_hop_knows_is_asked_in_this_life_while_hops_are_heard_and_o
     async with leading(home) as node:
         asked: list[str] = []
 
-        async def show(hop: str, _: Any) -> None:
+        async def show(hop: str) -> None:
             assert not asked, "it was asked again"
             asked.append(hop)
             node.core.heard = {hop: cast("Any", None)}

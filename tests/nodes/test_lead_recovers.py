@@ -1,10 +1,9 @@
 """What an aggregator that begins takes from others: records that it can check, and the very model that is on record."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -36,7 +35,9 @@ async def asking(home: Path) -> AsyncIterator[AggregatorNode]:
         yield node
 
 
-async def told(node: AggregatorNode, monkeypatch: pytest.MonkeyPatch, line: OneLine) -> Shown:
+async def told(
+    node: AggregatorNode, monkeypatch: pytest.MonkeyPatch, line: OneLine | Callable[[str], OneLine]
+) -> Shown:
     """Have a hop show what it knows, and return what the machine would hear."""
     found: list[Shown] = []
 
@@ -44,16 +45,20 @@ async def told(node: AggregatorNode, monkeypatch: pytest.MonkeyPatch, line: OneL
         found.append(what)
 
     monkeypatch.setattr(node.recovery, "_hear", hear)
-    await node.recovery.show("shuffler-1", cast("Any", line))
+    monkeypatch.setattr(node, "line", (lambda _: line) if isinstance(line, OneLine) else line)
+    await node.recovery.show("shuffler-1")
     (one,) = found
     return one
 
 
-async def test_a_hop_is_asked_from_the_newest_record_on_that_is_here_and_is_heard(led: Path) -> None:
+async def test_a_hop_is_asked_from_the_newest_record_on_that_is_here_and_is_heard(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with asking(led) as node:
         records = node.core.log.records
         line = OneLine([shown(node.core.life, records[-1:], ROUNDS + 1)])
-        await node.recovery.show("shuffler-1", cast("Any", line))
+        monkeypatch.setattr(node, "line", lambda _: line)
+        await node.recovery.show("shuffler-1")
         assert [request.start for request in line.asked] == [ROUNDS]
         assert node.core.heard["shuffler-1"].records == tuple(records[-1:])
 
@@ -84,18 +89,55 @@ async def test_a_hop_that_shows_more_records_than_there_are_rounds_is_not_listen
         assert len(line.asked) == ROUNDS + 2
 
 
-async def test_a_hop_that_shows_an_earlier_process_than_the_one_that_asks_is_refused(led: Path) -> None:
+async def test_a_hop_that_shows_an_earlier_process_than_the_one_that_asks_is_refused(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing would be heard of it, and it would be asked again at once and for ever. A later process is heard of."""
     async with asking(led) as node:
         records, life = node.core.log.records[-1:], node.core.life
-        line = OneLine([shown(life_after(number_of(life) - 2, bytes), records, ROUNDS + 1)])
+        earlier = OneLine([shown(life_after(number_of(life) - 2, bytes), records, ROUNDS + 1)])
         with pytest.raises(PeerFault, match="an earlier process") as caught:
-            await node.recovery.show("shuffler-1", cast("Any", line))
+            await told(node, monkeypatch, earlier)
         assert caught.value.reason is Reason.MALFORMED
-        assert not node.core.heard
-        later = OneLine([shown(life_after(number_of(life), bytes), records, ROUNDS + 1)])
-        await node.recovery.show("shuffler-1", cast("Any", later))
-        assert node.core.life > life
+        later = life_after(number_of(life), bytes)
+        assert (await told(node, monkeypatch, OneLine([shown(later, records, ROUNDS + 1)]))).life == later
+
+
+async def test_each_question_to_a_hop_goes_over_the_line_that_there_is_by_then(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hop that changes its certificate meanwhile has its old line closed: nothing can be asked over that any more."""
+    async with asking(led) as node:
+        records = tuple(node.core.log.records)
+        node.core.log = RoundLog(node.federation, epochs=node.config.epochs)
+        lines = [OneLine([shown(node.core.life, [one], len(records))]) for one in records]
+        left = iter(lines)
+        assert (await told(node, monkeypatch, lambda _: next(left))).records == records
+        assert [len(one.asked) for one in lines] == [1] * len(records)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [
+        (lambda record: replace(record, signature=bytes(64)), Reason.BAD_SIGNATURE),
+        (lambda record: replace(record, round=record.round + 1), Reason.WRONG_HEAD),
+        (lambda record: replace(record, countersignatures=record.countersignatures * 9), Reason.WRONG_LENGTH),
+    ],
+    ids=["made up", "out of order", "with more signatures than there are hops"],
+)
+async def test_a_hop_is_asked_for_no_more_once_it_has_shown_what_cannot_be(
+    led: Path, monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[Record], Record], reason: Reason
+) -> None:
+    """Each answer may be as long as records can be, and there may be as many answers as rounds."""
+    async with asking(led) as node:
+        records = node.core.log.records
+        node.core.log = RoundLog(node.federation, epochs=node.config.epochs)
+        pages = [[records[0]], [spoilt(records[1])], [records[2]]]
+        line = OneLine([shown(node.core.life, page, ROUNDS + 1) for page in pages])
+        with pytest.raises(PeerFault) as caught:
+            await told(node, monkeypatch, line)
+        assert caught.value.reason is reason
+        assert len(line.asked) == 2
 
 
 async def test_what_comes_after_the_end_of_this_epoch_is_not_asked_for(
@@ -103,7 +145,7 @@ async def test_what_comes_after_the_end_of_this_epoch_is_not_asked_for(
 ) -> None:
     async with asking(led) as node:
         records = node.core.log.records
-        last = replace(records[1], next=node.federation.digest)
+        last = replace(records[1], next=node.federation.digest).signed(node.identity)
         node.core.log = RoundLog(node.federation, epochs=node.config.epochs)
         line = OneLine([shown(node.core.life, [records[0], last, records[2]], 1 << 40)])
         assert [one.round for one in (await told(node, monkeypatch, line)).records] == [0, 1]

@@ -216,7 +216,7 @@ async def test_a_file_is_read_or_made_once_for_all_that_are_given_it_and_one_at_
             return found
 
         monkeypatch.setattr(node, "work", counted)
-        answer = _Service(node).methods["GetModel"].answer
+        answer: Any = _Service(node).methods["GetModel"].answer
         requests = (model(node.model, state=True), model(node.initial[0]), model(node.core.log.before))
         calls = [call_of("silo-01", request) for request in requests for _ in range(3)]
         for _, context in calls:

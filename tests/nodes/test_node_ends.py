@@ -23,6 +23,14 @@ class Leaver(Node):
             self.leave(self.why)
 
 
+class CutShort(Node):
+    """A node whose work ends as cancelled, as a call did whose channel was closed."""
+
+    async def main(self) -> None:
+        """Fall over."""
+        raise asyncio.CancelledError
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("leaver") / "f"
@@ -36,6 +44,13 @@ def test_a_node_without_a_place_ends_with_the_reason_and_one_that_is_done_with_n
     leaver.why = "epoch 2 has begun, and it is not in it"
     with pytest.raises(UserError, match="epoch 2 has begun, and it is not in it"):
         run(leaver.run())
+
+
+def test_a_node_whose_work_is_cut_short_does_not_stay_up_and_do_nothing(home: Path) -> None:
+    """A task group takes no notice of a task that ends as cancelled."""
+    with pytest.raises(ExceptionGroup) as caught:
+        run(CutShort(load_node(home)).run())
+    assert caught.group_contains(RuntimeError, match="cut short, and nobody had told it to end")
 
 
 def test_who_waits_for_another_node_hears_that_this_one_leaves(home: Path) -> None:

@@ -13,7 +13,7 @@ disk: it must not serve beside the other. Nobody else can make such a signature,
 that there is another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -105,9 +105,8 @@ def check_shown(shown: Shown, log: RoundLog, number: int) -> None:
         raise PeerFault(Reason.MALFORMED, "no aggregator was ever started that often", found=number_of(shown.life))
     if shown.attempt > MOST_ATTEMPTS or shown.last_released > most or len(shown.records) > most:
         raise PeerFault(Reason.MALFORMED, "a hop shows more rounds or attempts than there can be")
-    for place, record in enumerate(shown.records):
-        if record.round != shown.start + place:
-            raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
+    _check_order(shown.records, shown.start)
+    for record in shown.records:
         check_record(record, log.of(record))
 
 
@@ -120,6 +119,26 @@ def check_asked(life: bytes, asked: bytes) -> None:
             found=number_of(life),
             expected=number_of(asked),
         )
+
+
+def check_made(records: Sequence[Record], start: int, log: RoundLog) -> None:
+    """Check that records were made by this aggregator, and are those from one round on, before more is asked for.
+
+    A hop can neither make one up nor show one twice, nor make one longer by more than a few signatures: whatever it
+    answers, no more comes of it than there is.
+    """
+    _check_order(records, start)
+    for record in records:
+        federation = log.of(record)
+        if len(record.countersignatures) > len(federation.chain) + 1:  # a hop of a later pool may add its own
+            raise PeerFault(Reason.WRONG_LENGTH, f"round {record.round} has more countersignatures than there are hops")
+        verify(federation.aggregator.key, record.digest, record.signature, federation.aggregator.name)
+
+
+def _check_order(records: Sequence[Record], start: int) -> None:
+    for place, record in enumerate(records):
+        if record.round != start + place:
+            raise PeerFault(Reason.WRONG_HEAD, "the records that were shown are not in order", found=record.round)
 
 
 def until_change(shown: Shown, log: RoundLog) -> Shown:

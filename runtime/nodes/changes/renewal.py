@@ -6,6 +6,7 @@ other what is news. What does not fit together, as in the middle of a change, is
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from silomix.runtime.net.edges import dialled_by
 from silomix.runtime.net.meeting import Greeting, answering, meet
 from silomix.runtime.net.transport import tls_of
 from silomix.runtime.net.version import difference
+from silomix.runtime.observe.log import Sparing
 from silomix.runtime.store.home import EPOCHS_DIRECTORY, PIN
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ MEET_S = 30.0
 PENDING_S = 5.0
 """The same while an epoch is about to begin."""
 MEETING_S = 10.0
+PIN_EVERY_S = 5.0
+"""Shortest time between two new pins of one member that are taken from greetings. Each is written, passed on, and may
+cost a line, and a member could sign them faster than disks write. What comes sooner is not lost: whoever knows it shows
+it in its next greeting too."""
+SAY_EVERY_S = 60.0
+"""Pause between two lines in the log about one member's pins."""
 
 Look = tuple[tuple[str, int, int, int], ...]
 
@@ -47,6 +55,9 @@ class Renewal:
         self._news = asyncio.Event()
         self._seen: Look = ()
         self._said: dict[str, tuple[str, bytes]] = {}
+        self._taken: dict[str, float] = {}
+        """By member: when its last pin was taken from a greeting."""
+        self._sayings = Sparing(SAY_EVERY_S)
 
     @property
     def services(self) -> dict[str, dict[str, Method]]:
@@ -128,25 +139,49 @@ class Renewal:
             self._news.set()
         if node.tls is None or node.tls.pins is None:
             return
-        news = [pin for pin in greeting.pins if node.tls.pins.take(pin)]
-        if news:
-            if any(pin.name == node.config.name for pin in news):
-                node.log.error(
-                    "somebody who has this node's identity has announced another certificate for it: was the identity "
-                    "copied, or this directory restored? `silomix rotate` goes on from there",
-                    peer=peer,
-                )
-            node.spawn(self._keep(news))
-            node.tls.anchor = node.tls.pins.roots()
-            node.tls.version += 1
+        news: list[Pin] = []
+        try:
+            for pin in greeting.pins:
+                if self._due(pin) and node.tls.pins.take(pin):
+                    self._taken[pin.name] = node.clock()
+                    news.append(pin)
+        finally:  # those before one that is refused were taken, and will never be news again
+            self._use(news, peer)
+
+    def _due(self, pin: Pin) -> bool:
+        """Whether it is time for another pin of a member. Only what the member itself has signed counts as its last."""
+        taken = self._taken.get(pin.name)
+        return taken is None or self._node.clock() - taken >= PIN_EVERY_S
+
+    def _use(self, news: list[Pin], peer: str) -> None:
+        """Know members by the pins that are news, keep these, and pass them on."""
+        node = self._node
+        if not news:
+            return
+        assert node.tls is not None
+        if any(pin.name == node.config.name for pin in news):
+            self._say(
+                node.log.error,
+                "somebody who has this node's identity has announced another certificate for it: was the identity "
+                "copied, or this directory restored? `silomix rotate` goes on from there",
+                peer=peer,
+            )
+        node.spawn(self._keep(news))
+        if node.tls.trust():
             node.drop_callers()
-            self._news.set()
+        self._news.set()
+
+    def _say(self, how: Callable[..., None], what: str, **fields: object) -> None:
+        """Log something about a member now and then: its pins may be as many as it likes."""
+        unsaid = self._sayings.spare((what, fields["peer"]), self._node.clock())
+        if unsaid is not None:
+            how(what, **fields, **({"unsaid": unsaid} if unsaid else {}))
 
     async def _keep(self, news: list[Pin]) -> None:
         """Write what is news, durably: after a restart nothing older is taken either."""
         node = self._node
         for pin in news:
-            node.log.info("a member has changed its certificate", peer=pin.name, counter=pin.counter)
+            self._say(node.log.info, "a member has changed its certificate", peer=pin.name, counter=pin.counter)
             try:
                 await node.work(keep, pin, node.config)
             except OSError as error:

@@ -14,12 +14,19 @@ from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, check_asked, most_records, until_change
+from silomix.runtime.core.protocol.hearing import (
+    LIFE_BYTES,
+    Shown,
+    check_asked,
+    check_made,
+    most_records,
+    until_change,
+)
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.calls import Call, parse
 from silomix.runtime.net.history import read_shown
 from silomix.runtime.net.limits import FRAME_S
-from silomix.runtime.net.lines import Line, method
+from silomix.runtime.net.lines import method
 from silomix.runtime.net.wire import digest_field
 from silomix.runtime.store.files import write_atomically
 from silomix.runtime.store.modelfile import model_digest, read_model
@@ -79,23 +86,28 @@ class Recovery:
 
     # Hearing hops
 
-    async def show(self, hop: str, line: Line) -> None:
-        """Have a hop show what it knows, all of it, and take that in."""
-        core_ = self._node.core
+    async def show(self, hop: str) -> None:
+        """Have a hop show what it knows, all of it, and take that in.
+
+        Each question goes over the line that there is by then: an old one is closed when the hop's certificate changes.
+        Each page is checked as it comes, so that a hop which makes records up is not listened to for long.
+        """
+        node, core_ = self._node, self._node.core
         life, start = core_.life, max(0, core_.log.round - 1)
         records: list[Record] = []
         while True:
             request = services_pb2.ShowRequest(
-                federation_digest=self._node.federation.digest, life=life, start=start + len(records)
+                federation_digest=node.federation.digest, life=life, start=start + len(records)
             )
-            what, limit = method("ShufflerService", "Show"), self._node.limits.shown
-            answer = await line.ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
-            shown = read_shown(answer, start)
+            what, limit = method("ShufflerService", "Show"), node.limits.shown
+            answer = await node.line(hop).ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
+            shown, before = read_shown(answer, start), len(records)
             check_asked(shown.life, life)
             records += shown.records
             told = until_change(replace(shown, records=tuple(records)), core_.log)
             if len(told.records) > most_records(core_.log):
                 raise PeerFault(Reason.WRONG_LENGTH, f"{hop} shows more records than there can be", peer=hop)
+            await node.work(check_made, told.records[before:], start + before, core_.log)
             over = len(told.records) < len(records) or start + len(records) >= shown.total
             if shown.life != life or not shown.records or over:
                 break
