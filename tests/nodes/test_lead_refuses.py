@@ -221,7 +221,7 @@ async def test_a_file_is_read_or_made_once_for_all_that_are_given_it_and_one_at_
         calls = [call_of("silo-01", request) for request in requests for _ in range(3)]
         for _, context in calls:
             monkeypatch.setattr(context, "write", lambda _: goes_on.wait())
-        given = [asyncio.create_task(answer(call)) for call, _ in calls]
+        given = [asyncio.ensure_future(answer(call)) for call, _ in calls]
         await until(lambda: len(made) == 3, "all are being given")
         goes_on.set()
         await asyncio.gather(*given)
