@@ -338,7 +338,7 @@ TARGETS: dict[str, Target] = {
         (wire.write_receipt(Receipt("silo-1", M.digest, bytes(32), "hop-1", bytes(64))).SerializeToString(),),
     ),
     "envelope": Target(
-        lambda raw: unseal(raw, PRIVATE, CONTEXT), (seal(Secret(bytes(32)), public_key(PRIVATE), CONTEXT),)
+        lambda raw: unseal(raw, PRIVATE, CONTEXT), (seal(Secret(bytes([1] * 32)), public_key(PRIVATE), CONTEXT),)
     ),
     "model-file": Target(read_model, (model(),)),
     "capture-file": Target(capture, (captured(),)),
