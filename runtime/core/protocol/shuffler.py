@@ -1188,9 +1188,6 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                     f"attempt {old.attempt} of round {old.round}",
                 )
         self._check_fence(manifest.round, manifest.attempt)
-        tried = (p.manifest for p in self.padded.values() if (p.round, p.attempt) == (manifest.round, manifest.attempt))
-        if any(other != manifest.digest for other in tried):
-            raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {manifest.attempt} has another manifest here")
         own = self.keys.get((manifest.round, manifest.attempt), {})
         for key in manifest.hop_keys:
             if key.hop == self.identity.name:

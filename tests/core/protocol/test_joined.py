@@ -197,7 +197,7 @@ def test_a_lying_hop_1_cannot_make_a_hop_that_has_shown_its_pad_take_another_coh
     bound_to_four(net)
     hop_1 = net.hops["hop-1"].core
     hop_1.released.clear()
-    hop_1._bound_to = lambda _: ()  # type: ignore[method-assign, assignment]
+    hop_1._said_bound = hop_1._bound_to = lambda _: ()  # type: ignore[method-assign, assignment]
     net.submit()
     assert net.refusals[-1] is Reason.ALREADY_RELEASED
     assert net.sent["hop-2"] == [FOUR]
