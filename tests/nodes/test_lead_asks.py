@@ -325,3 +325,9 @@ async def test_it_is_stuck_on_a_model_that_is_lost_and_else_on_one_that_is_bound
         assert "signed for 1 silos" in node._stuck()
         monkeypatch.setattr(type(node.recovery), "waits_for", "a model is lost")
         assert node._stuck() == "a model is lost"
+
+
+async def test_an_aggregator_without_a_task_measures_no_model(home: Path) -> None:
+    async with leading(home) as node:
+        node.task = None
+        assert await node._evaluate({}) is None

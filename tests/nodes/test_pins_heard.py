@@ -121,6 +121,35 @@ async def test_a_pin_is_kept_and_used_whatever_comes_behind_it(made: Path) -> No
         await until(lambda: place.is_file() and read_pin(place) == good, "the pin is on the disk")
 
 
+async def test_who_hears_nothing_new_greets_nobody_for_it(made: Path) -> None:
+    """Each greeting would bring about others, without end."""
+    async with hearing(made) as (node, _, _tls):
+        hear(node)
+        assert not node.renewal._news.is_set()
+        hear(node, another(made, "silo-03", 2))
+        assert node.renewal._news.is_set()
+
+
+async def test_a_node_says_of_each_member_which_pin_it_has_seen(made: Path) -> None:
+    async with hearing(made) as (node, _, tls):
+        hear(node, another(made, "silo-03", 2))
+        members = list(node.federation.members)
+        assert {name: node.renewal.knows(name) for name in members} == {name: counter(tls, name) for name in members}
+        assert node.renewal.knows("silo-03") == 2
+        assert node.renewal.knows("nobody") == 0
+
+
+@pytest.mark.parametrize("without", ["TLS", "pins"])
+async def test_a_node_that_knows_nobody_by_pins_hears_of_some_and_takes_none(made: Path, without: str) -> None:
+    async with hearing(made) as (node, _, tls):
+        if without == "TLS":
+            node.tls = None
+        tls.pins, anchor = None, tls.anchor
+        hear(node, another(made, "silo-03", 2))
+        assert tls.anchor == anchor
+        assert not node.renewal._news.is_set()
+
+
 async def test_a_member_ends_no_lines_but_those_to_itself(made: Path) -> None:
     async with hearing(made) as (node, clock, tls):
         before = {name: node.channel_to(name) for name in PEERS}
