@@ -71,6 +71,17 @@ def test_the_best_stays(tmp_path: Path) -> None:
 
 
 def test_all_stay_if_the_configuration_says_so(tmp_path: Path) -> None:
+    """The initial model too, which no round has made."""
+    state, log = State(tmp_path), history()
+    state.models.mkdir(parents=True)
+    initial = state.model(log.records[0].model_after)
+    initial.write_bytes(b"model")
+    assert collect(state, log, [], 0) == []
+    assert initial.exists()
+    assert collect(state, log, [], 9) == [initial]
+
+
+def test_all_that_rounds_made_stay_if_the_configuration_says_so(tmp_path: Path) -> None:
     assert left(tmp_path, 0) == {1, 2, 3, 5, 6}
 
 

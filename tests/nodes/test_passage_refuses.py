@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 from tests.core.protocol.checks import F as CHECKED
 from tests.core.protocol.checks import bodies, committed_header
@@ -26,6 +27,7 @@ from tests.core.protocol.federations import (
 from tests.core.protocol.test_grouping import grouping
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Overwritten
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.check.blame import EquivocationError
 from silomix.runtime.core.protocol.federation import Federation
@@ -37,7 +39,7 @@ from silomix.runtime.net.history import read_trail, write_trail
 from silomix.runtime.net.wire import write_cohort, write_grouping, write_groups
 from silomix.runtime.nodes.check import hop as checking
 from silomix.runtime.nodes.passage import Cover, LastPassage, Passage, SumPassage
-from silomix.runtime.nodes.rows import make_passage
+from silomix.runtime.nodes.rows import GroupsPassage, make_passage
 from silomix.v1 import body_pb2, services_pb2
 
 TRUSTED = federation(level=Level.TRUSTED)
@@ -272,6 +274,26 @@ def turned_away(f: Federation, frames: Frames, directory: Path, receiver: str = 
         raise AssertionError("a table has no end without a trailer")
 
     return run(go)
+
+
+def test_no_groups_sum_is_passed_on_without_the_pad_that_was_on_its_way(tmp_path: Path) -> None:
+    """The attempt may be given up while a worker thread is at it."""
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        m, c = settled(GROUPED)
+        passage = make_passage(m, "hop-2", workers, tmp_path)
+        assert isinstance(passage, GroupsPassage)
+        passage.cover = cover(m, c, "hop-2")
+        await passage.settle(c, grouping(c, 0, 0, 0, 1, 1, 1, 1))
+        content = np.zeros(sum(m.plan.plane_bytes(passage.layout.length(0))), np.uint8)
+        passage._finish(0, 0, content)
+        assert content.any()
+        passage._pad = None
+        with pytest.raises(Overwritten):
+            passage._finish(0, 1, content)
+        passage.close()
+
+    run(go)
 
 
 @pytest.mark.parametrize("f", [LITERAL, GROUPED], ids=["literal", "groups"])
