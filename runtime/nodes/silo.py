@@ -359,7 +359,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     def _speak(self, request: services_pb2.SayRequest) -> None:
         """Tell the aggregator this silo's part, in place of what was under way: a check may be heard again."""
-        kind = request.WhichOneof("said") or ""
+        kind = str(request.WhichOneof("said"))
         before = self._under_way.get(kind)
         if before is not None:
             before.cancel()
