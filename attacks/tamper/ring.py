@@ -315,7 +315,7 @@ class Hop(Node):
 def _copied(fact: Any) -> Any:
     def copy(one: Any) -> Any:
         if isinstance(one, Secret):
-            return Secret(bytes(bytearray(one.value)))
+            return one.copy()
         return tuple(copy(part) for part in one) if isinstance(one, tuple) else one
 
     match fact:
@@ -542,7 +542,7 @@ class Lead(Node):
                 assert self.body is not None
                 assert self.cohort is not None
                 of = self.cohort.participants
-                seeds = tuple(Secret(bytes(bytearray(self.seeds[p.header].value))) for p in of)
+                seeds = tuple(self.seeds[p.header].copy() for p in of)
                 headers = tuple(self.headers[p.header] for p in of)
                 kept = Transcript(m, self.cohort, headers, ready, signatures, (), seeds, bodies, check)
                 self.sums[m.round, m.attempt] = (kept, self.body)
@@ -607,7 +607,7 @@ class Lead(Node):
     def apply(self, m: Manifest, pads: tuple[Secret, ...]) -> leading.Event:
         """Make the next model of the sum, as every silo will."""
         transcript, body = self.sums[m.round, m.attempt]
-        transcript = replace(transcript, pads=tuple(Secret(bytes(bytearray(pad.value))) for pad in pads))
+        transcript = replace(transcript, pads=tuple(pad.copy() for pad in pads))
         self.sums[m.round, m.attempt] = (transcript, body)
         case = false_pad(transcript, self.ring.f)
         if case is not None:

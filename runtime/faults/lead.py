@@ -317,7 +317,7 @@ class Lead(Node):
                 self.insist(refused if answer.reason in GIVEN_UP else steps.HopFailed(hop, str(answer), self.now))
                 return answer.reason in GIVEN_UP
             shown = next(e for e in answer if isinstance(e, shuffler.Reveal))
-            pad = Secret(bytes(bytearray(shown.pad.value)))
+            pad = shown.pad.copy()
             return self.hears(hop, lambda: steps.PadIn(hop, manifest, pad))
 
         event = shuffler.RevealIn(manifest, signatures, self.core.life, bond)
@@ -472,7 +472,7 @@ class Lead(Node):
         try:
             if kept is None:
                 raise PeerFault(Reason.ROOT_MISMATCH, "what was kept of the sum is damaged")
-            kept = replace(kept, pads=tuple(Secret(bytes(bytearray(pad.value))) for _, pad in pads))
+            kept = replace(kept, pads=tuple(pad.copy() for _, pad in pads))
             self._write(kept)
             found = self.scene.compute(kept, self._vector(m), None, self.model, self.state)
         except PeerFault as fault:

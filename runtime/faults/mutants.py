@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol import shuffler, silo
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Manifest
@@ -31,7 +30,7 @@ class RevealsUnsigned(Shuffler):
         )
         known = fact in self.released.get(padded.model, ())
         remember: list[Effect] = [] if known else [Remember(fact)]
-        return [*remember, Reveal(Secret(bytes(bytearray(padded.pad.value))))]
+        return [*remember, Reveal(padded.pad.copy())]
 
 
 class TakesOldAttempts(Shuffler):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -43,19 +43,10 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
         case shuffler.Closed():
             journal.put("closed", fact.round, str(fact.attempt), b"")
         case shuffler.Signed():
-            value = {
-                "attempt": fact.attempt,
-                "agreed": fact.agreed.hex(),
-                "silos": fact.silos,
-                "model": fact.model.hex(),
-            }
-            journal.put("signed", fact.round, fact.manifest.hex(), json.dumps(value).encode())
+            journal.put("signed", fact.round, fact.manifest.hex(), json.dumps(_agreed(fact)).encode())
         case shuffler.Released():
             value = {
-                "attempt": fact.attempt,
-                "agreed": fact.agreed.hex(),
-                "silos": fact.silos,
-                "model": fact.model.hex(),
+                **_agreed(fact),
                 "groups": fact.groups,
                 "bond": "" if fact.bond is None else write_bond(fact.bond).SerializeToString().hex(),
             }
@@ -79,6 +70,15 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             journal.put("convicted", fact.round, fact.silo, fact.evidence)
         case shuffler.Accused():
             journal.put("accused", fact.round, fact.evidence.silo, write_evidence(fact.evidence).SerializeToString())
+
+
+def _agreed(fact: shuffler.Signed | shuffler.Released) -> dict[str, Any]:
+    return {
+        "attempt": fact.attempt,
+        "agreed": fact.agreed.hex(),
+        "silos": fact.silos,
+        "model": fact.model.hex(),
+    }
 
 
 def _statement(attempt: int, said: Statement) -> bytes:
@@ -168,17 +168,9 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
         )
 
     def released(round_: int, manifest: str, value: bytes) -> shuffler.Released:
-        fact = json.loads(value)
-        return shuffler.Released(
-            round_,
-            fact["attempt"],
-            bytes.fromhex(manifest),
-            bytes.fromhex(fact["agreed"]),
-            tuple(fact["silos"]),
-            bytes.fromhex(fact["model"]),
-            tuple(fact["groups"]),
-            _bond(fact["bond"]) if fact.get("bond") else None,
-        )
+        fact, said = json.loads(value), signed(round_, manifest, value)
+        bond = _bond(fact["bond"]) if fact.get("bond") else None
+        return shuffler.Released(**vars(said), groups=tuple(fact["groups"]), bond=bond)
 
     def accused(round_: int, _: str, value: bytes) -> shuffler.Accused:
         return shuffler.Accused(round_, read_evidence(body_pb2.Evidence.FromString(value)))

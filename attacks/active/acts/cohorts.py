@@ -260,13 +260,7 @@ async def _bound_by_record(stage: Stage, told: Attempted) -> Loot:
     """Give the round up with a record that says this of an attempt, and see whether it counts."""
     us, least = stage.aggregator, stage.federation.chain_rule.minimum
     record = us.chronicle.draft(Ended.ABANDONED, (us.model, us.chronicle.head.state_after), attempts=(told,))
-    stored = 0
-    for hop in stage.federation.chain:
-        try:
-            await us.store(hop, record)
-        except Refused:
-            continue
-        stored += 1
+    stored = len(await us.stored(record))
     bound = VICTIM not in stage.hop(FIRST).core.log.released(us.model) != ()
     return stage.loot(bound and stored >= least, "a model that is bound to others than the victim", stored=stored)
 

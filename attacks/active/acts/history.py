@@ -101,15 +101,8 @@ async def forked_log(stage: Stage) -> Loot:
     us = stage.aggregator
     manifest = await stage.padded_round()
     await us.release(manifest)
-    stories = []
-    for record in _applied_or_not(stage):
-        signed = []
-        for hop in stage.federation.chain:
-            try:
-                signed.append((hop, await us.store(hop, record)))
-            except Refused:
-                continue
-        stories.append(replace(record, countersignatures=tuple(signed)))
+    told = [(record, await us.stored(record)) for record in _applied_or_not(stage)]
+    stories = [replace(record, countersignatures=tuple(signed.items())) for record, signed in told]
     half = stage.honest_silos[:3]
     await us.tell({name: told_of(stories[name not in half]) for name in stage.honest_silos})
     heads = {name: stage.silo(name).core.log for name in stage.honest_silos}
@@ -136,13 +129,7 @@ async def rolled_back_log(stage: Stage) -> Loot:
         state_after=before.state_after,
         countersignatures=(),
     ).signed(us.identity)
-    fell = []
-    for hop in stage.federation.chain:
-        try:
-            await us.store(hop, again)
-        except Refused:
-            continue
-        fell.append(hop)
+    fell = list(await us.stored(again))
     forged = tuple((hop, us.identity.sign(countersign_digest(again.digest, hop))) for hop in stage.federation.chain)
     await us.tell({VICTIM: told_of(replace(again, countersignatures=forged))})
     silo = stage.silo(VICTIM)
@@ -160,13 +147,7 @@ async def second_genesis(stage: Stage) -> Loot:
     first = us.chronicle.log.records[0]
     state = bytes(byte ^ 1 for byte in first.state_after)
     other = genesis(stage.federation, first.model_after, state).signed(us.identity)
-    fell = 0
-    for hop in stage.federation.chain:
-        try:
-            await us.store(hop, other)
-        except Refused:
-            continue
-        fell += 1
+    fell = len(await us.stored(other))
     return stage.loot_for("forked", fell > 0, "hops that begin anew", hops=fell)
 
 

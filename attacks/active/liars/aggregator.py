@@ -14,7 +14,7 @@ import numpy.typing as npt
 from silomix.attacks.active.liars.bodies import cover, planes_of, seed_for, take_off, values
 from silomix.attacks.active.liars.chronicle import Chronicle
 from silomix.attacks.active.liars.hop import LyingHop
-from silomix.attacks.active.liars.member import ANSWER_S, Member, abort
+from silomix.attacks.active.liars.member import ANSWER_S, Member, Refused, abort
 from silomix.attacks.active.measure import Vector, flat
 from silomix.runtime.config.certificates import peer_name_from_cert
 from silomix.runtime.core.errors import PeerFault
@@ -401,6 +401,16 @@ class LyingAggregator(Member):
         answer = await self.ask(hop, lambda: stub.Store(request, timeout=ANSWER_S))
         signature: bytes = answer.signature
         return signature
+
+    async def stored(self, record: Record) -> dict[str, bytes]:
+        """Have every hop store a record that is none, and return the signatures of those that do."""
+        signed = {}
+        for hop in self.federation.chain:
+            try:
+                signed[hop] = await self.store(hop, record)
+            except Refused:
+                continue
+        return signed
 
     async def countersigned(self, record: Record) -> Record:
         """Have every hop store a record, and return it with their signatures."""

@@ -50,7 +50,7 @@ UPLOAD = "upload"
 
 _BYTES_AT = bytes.__basicsize__ - 1
 """Where the content of a bytes object begins in memory."""
-_GONE = bytes(32)
+_GONE = bytes(SEED_BYTES)
 """What lies where a secret was."""
 
 _SMALL_ORDER = frozenset(

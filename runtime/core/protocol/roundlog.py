@@ -163,7 +163,7 @@ def check_record(record: Record, federation: Federation) -> None:
     verify(federation.aggregator.key, record.digest, record.signature, federation.aggregator.name)
     numbers = [one.attempt for one in record.attempts]
     if numbers != sorted(set(numbers)) or numbers[:1] == [0]:
-        raise PeerFault(Reason.MALFORMED, f"the attempts of round {record.round} are not in order")
+        raise PeerFault(Reason.MALFORMED, f"the attempts of round {record.round} are not numbered from 1 on, in order")
     if (record.outcome is Outcome.GENESIS) is not (record.round == 0):
         raise PeerFault(Reason.MALFORMED, f"round {record.round} cannot have ended as {record.outcome}")
     if record.next and record.outcome is not Outcome.APPLIED:  # else two pools would have one model between them
@@ -189,9 +189,10 @@ def _check_attempt(one: Attempted, round_: int, federation: Federation) -> None:
 
     Whether those silos are the ones that were signed for is known to the hops: they countersign nothing else.
     """
-    members = (*federation.silo_names, *one.chain, federation.aggregator.name)
-    if bool(one.culprit) is not bool(one.evidence) or (one.culprit and one.culprit not in members):
+    if bool(one.culprit) is not bool(one.evidence):
         raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has a culprit without evidence")
+    if one.culprit and one.culprit not in (*federation.silo_names, *one.chain, federation.aggregator.name):
+        raise PeerFault(Reason.MALFORMED, f"{one.culprit!r} was no part of attempt {one.attempt} of round {round_}")
     if not one.agreed:
         if one.silos or one.signatures:
             raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has silos and no release")

@@ -23,7 +23,6 @@ from tests.core.protocol.federations import (
 )
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest
@@ -66,17 +65,12 @@ def snapshot(machine: Shuffler) -> dict[str, Any]:
     return state
 
 
-def same(secret: Secret) -> Secret:
-    """Another copy of a secret."""
-    return Secret(bytes(bytearray(secret.value)))
-
-
 def duplicate(fact: Any) -> Any:
     """A fact as a journal gives it back: a secret that is overwritten in memory is not overwritten there."""
     if isinstance(fact, KeysMade):
-        return replace(fact, keys=tuple((silo, same(s)) for silo, s in fact.keys))
+        return replace(fact, keys=tuple((silo, s.copy()) for silo, s in fact.keys))
     if isinstance(fact, Padded):
-        return replace(fact, pad=same(fact.pad))
+        return replace(fact, pad=fact.pad.copy())
     return fact
 
 

@@ -371,7 +371,7 @@ class Aggregator(Node):
     def apply(self, m: Manifest, pads: tuple[Secret, ...]) -> list[aggregating.Effect]:
         """Make the next model of the sum, as every silo will."""
         transcript, body = self.sums[m.round, m.attempt]
-        transcript = replace(transcript, pads=tuple(Secret(bytes(bytearray(pad.value))) for pad in pads))
+        transcript = replace(transcript, pads=tuple(pad.copy() for pad in pads))
         self.sums[m.round, m.attempt] = (transcript, body)
         last = self.core.log.last
         assert last is not None
