@@ -160,6 +160,10 @@ def test_a_hop_that_tampers_is_named_live_and_whoever_has_the_file_can_check_it(
     assert code == Exit.DONE
     assert found["outcome"] == "abandoned"
     assert [(row["culprit"], row["evidence"]) for row in found["culprits"]] == [("shuffler-2", "holds")]
+    assert main(["log", "--config", str(home / "shuffler-1")]) == Exit.DONE  # which has nothing but the record
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the aggregator says that shuffler-2 lied" in shown
+    assert f"`silomix verify 2 --config {home / 'shuffler-1'}` looks at the evidence" in shown
 
 
 def test_an_aggregator_that_lies_in_the_check_is_shown_to_have_lied_by_the_last_hop(

@@ -17,7 +17,7 @@ from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog, ch
 from silomix.runtime.nodes.facts import read_forks, read_log
 from silomix.runtime.nodes.lead.stuck import WAY_OUT
 from silomix.runtime.store.journal import Journal
-from silomix.runtime.terminal import console, say_json
+from silomix.runtime.terminal import console, say, say_json
 
 SHOWN = 16
 """Hex digits of a digest in a table."""
@@ -42,6 +42,10 @@ def show(path: Path, *, as_json: bool) -> int:
         console().print(_table(records, config.epochs))
         for problem in problems:
             console().print(f"[red]{problem}[/red]")
+        for round_, culprit in ((record.round, one.culprit) for record in records for one in record.attempts):
+            if culprit:
+                looks = f"`silomix verify {round_} --config {path}` looks at the evidence"
+                say(f"round {round_}: the aggregator says that {culprit} lied; {looks}")
         if bound:
             names = ", ".join(bound)
             said = f"the newest model is bound to {names}: its sum is for these silos, who have to come again"
@@ -106,7 +110,7 @@ def _table(records: list[Record], epochs: Epochs) -> Table:
             " ".join(
                 [
                     str(record.outcome),
-                    *(f"({one.culprit} is accused)" for one in record.attempts if one.culprit),
+                    *(f"(accuses {one.culprit})" for one in record.attempts if one.culprit),
                 ]
             ),
             str(len(record.attempts)),

@@ -10,6 +10,7 @@ from silomix.runtime.cli.options import Commands, positive
 from silomix.runtime.core.errors import Fault, PeerFault, UserError
 from silomix.runtime.terminal import console, say, say_json
 
+MISSING = "the evidence is not here: ask its owner for the file, and give it with --evidence"
 ABOUT = "check a round that is over from its record and its transcript, and who lied in it"
 
 
@@ -131,7 +132,7 @@ def _named(path: Path, attempt: Any, federation: Any, found: dict[str, Any]) -> 
 def _show(found: dict[str, Any]) -> None:
     say(f"round {found['round']}: {found['outcome']}")
     for row in found["culprits"]:
-        said = row.get("sentence", f"{row['culprit']} was named; the evidence is not here")
+        said = row.get("sentence", f"the aggregator named {row['culprit']}; {MISSING}")
         console().print(f"attempt {row['attempt']}: {said}", style="bold red", highlight=False, soft_wrap=True)
     for problem in found["problems"]:
         console().print(problem, style="red", highlight=False, soft_wrap=True)
