@@ -19,6 +19,7 @@ from silomix.attacks.active.witness import Refusal, Witness
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.messages import Manifest, RoundKey
 from silomix.runtime.local import InProcess, create
+from silomix.runtime.nodes import follow
 from silomix.runtime.nodes.shuffler import ShufflerNode
 from silomix.runtime.nodes.silo import SiloNode
 
@@ -298,8 +299,10 @@ class Stage:
             await self.whole_round(silos=bond.silos)
 
     async def followed(self, names: Iterable[str] = ()) -> None:
-        """Wait until these silos have made the newest model themselves, or refused to."""
+        """Wait until these silos have made the newest model themselves, or refused to; without R5 they make none."""
         wanted, us = set(names or self.honest_silos), self.aggregator
+        if not follow.follows(self.federation):
+            return
         await self.until(
             lambda: all(name in us.computed or self.refused_by((name,)) for name in wanted), "silos have a new model"
         )

@@ -241,7 +241,7 @@ def _spoiled(us: LyingAggregator, round_: int) -> Iterator[tuple[str, Transcript
         yield "the sum of the round before", before, list(us.came[before.manifest.digest].chunks)
 
 
-@attack("wrong-sum-for-one-silo", Rule.R5, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+@attack("wrong-sum-for-one-silo", Rule.R5, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def wrong_sum_for_one_silo(stage: Stage) -> Loot:
     """The victim alone is given another sum, pad, seed, cohort or manifest to compute the model with."""
     us, follower = stage.aggregator, stage.silo(VICTIM).follower
