@@ -1101,7 +1101,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         asked = (event.round, event.attempt)
         if event.round < max(newest[0], self.log.round):
             raise PeerFault(Reason.WRONG_ROUND, f"round {event.round} is over", found=event.round)
-        if asked < max(newest, *self.keys, self.closed):
+        if asked < max(newest, self.closed):  # keys that were made for a later attempt have closed this one
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
         check_round(event.round, self.federation)
         if not 1 <= event.attempt <= MOST_ATTEMPTS:  # each leaves a fact behind

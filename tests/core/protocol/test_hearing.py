@@ -49,6 +49,8 @@ from silomix.runtime.core.protocol.hearing import (
     Shown,
     Standing,
     Told,
+    check_asked,
+    check_made,
     check_shown,
     counts,
     holds,
@@ -377,6 +379,30 @@ def test_as_much_as_there_can_be_is_believed(most: Shown) -> None:
 )
 def test_more_than_there_can_be_is_not_believed(more: Shown) -> None:
     assert refused(lambda: check_shown(more, RoundLog(F), 7)) is Reason.MALFORMED
+
+
+def test_a_hop_that_was_shown_a_process_shows_none_that_began_earlier() -> None:
+    first, second = (life_after(number, bytes) for number in range(2))
+    check_asked(second, first)
+    check_asked(first, first)
+    assert refused(lambda: check_asked(first, second)) is Reason.MALFORMED
+
+
+def test_the_records_that_more_is_asked_for_were_made_by_this_aggregator() -> None:
+    """They are those from one round on, with no more signatures than there can be."""
+    log, records = RoundLog(F), EVERY[:3]
+    check_made(records, 0, log)
+    check_made(records[1:], 1, log)
+    assert refused(lambda: check_made(records, 1, log)) is Reason.WRONG_HEAD
+    assert refused(lambda: check_made((records[0], records[2]), 0, log)) is Reason.WRONG_HEAD
+    last = records[-1]
+    own = (("hop-9", bytes(64)),)
+    assert len(last.countersignatures) == len(F.chain)
+    check_made((replace(last, countersignatures=last.countersignatures + own),), 2, log)
+    longer = replace(last, countersignatures=last.countersignatures + 2 * own)
+    assert refused(lambda: check_made((longer,), 2, log)) is Reason.WRONG_LENGTH
+    made_up = last.signed(identity("hop-1"))
+    assert refused(lambda: check_made((made_up,), 2, log)) is Reason.BAD_SIGNATURE
 
 
 @pytest.mark.parametrize(("said", "kept"), [(0, 0), (1, 1), (2, 1)])

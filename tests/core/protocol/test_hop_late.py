@@ -390,6 +390,16 @@ def test_an_aggregator_that_is_not_served_is_told_whether_another_came_after_it(
     assert messages[1].endswith("show it")
 
 
+def test_a_hop_remembers_an_aggregator_only_if_it_began_later() -> None:
+    """What it remembered of an earlier one would count after its next start."""
+    hop = Hop("hop-1")
+    lives = [life_after(number, rng(number)) for number in range(2)]
+    heard = [len(hop.feed(Show(F.digest, life, 0))) - 1 for life in (lives[1], lives[1], lives[0])]
+    assert heard == [1, 0, 0]
+    hop.restart()
+    assert shown(hop, lives[0]).life == lives[1]
+
+
 def test_no_aggregator_takes_a_number_that_no_later_one_could_go_beyond() -> None:
     """Who has had the aggregator's key for a moment could shut it out for ever."""
     hop = Hop("hop-1")

@@ -144,6 +144,11 @@ BAD: dict[str, tuple[Record, Reason]] = {
 }
 
 
+@pytest.mark.parametrize("member", ["silo-4", "hop-2", AGGREGATOR])
+def test_every_member_may_be_named_as_the_one_who_lied(member: str) -> None:
+    check_record(bound_by(culprit=member, evidence=bytes(32)), F)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_record_that_cannot_be_is_refused(case: str) -> None:
     record, reason = BAD[case]
@@ -393,6 +398,21 @@ def test_a_hop_stores_no_record_of_a_release_that_it_took_no_part_in() -> None:
     ):
         assert hop.refuses(RecordIn(wrong)) is Reason.WRONG_ROUND
     assert hop.feed(RecordIn(applied(hop.log, m, agreed, SILOS)))
+
+
+def test_a_hop_stores_no_record_of_a_sum_whose_pad_it_still_has() -> None:
+    """It signed for the release and showed nothing: nobody can have made the next model of that sum."""
+    hop, m = opened()
+    found = passed_on(hop.submit(*headers(m, F)))
+    assert found is not None
+    agreed = hop.agree(m, found.cohort)
+    record = applied(hop.log, m, agreed, SILOS)
+    for restart in (False, True):
+        if restart:
+            hop.restart()
+        with pytest.raises(PeerFault, match="applied with this hop's pad"):
+            hop.feed(RecordIn(record))
+    assert hop.feed(RecordIn(recorded(hop.log, attempts=(attempted(m, agreed, SILOS),))))
 
 
 def test_no_hop_countersigns_that_a_model_is_bound_to_others_than_it_signed_for() -> None:
