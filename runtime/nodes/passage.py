@@ -102,9 +102,27 @@ class Passage:
         self._settling = asyncio.Lock()
         self._taking = asyncio.Lock()
         self._workers = workers
+        self._closed = False
 
     async def _work(self, run: Callable[..., T], *arguments: object) -> T:
-        return await whole(asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments))
+        """Have a worker do something.
+
+        The attempt may be over meanwhile. Then the worker finds files deleted and secrets gone: whatever it stumbles over
+        means only that, and what it leaves behind goes too.
+        """
+        try:
+            done = await whole(asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments))
+        except Exception:
+            if not self._closed:
+                raise
+        if self._closed:
+            self.close()
+        self._check_open()
+        return done
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Overwritten
 
     @property
     def chunks(self) -> int:
@@ -123,6 +141,7 @@ class Passage:
 
     def close(self) -> None:
         """Leave nothing behind when the attempt is over: no file, no seed and no pad in memory."""
+        self._closed = True
         if self.cover is not None:
             self.cover.pad.wipe()
 
@@ -169,6 +188,7 @@ class Passage:
     async def settle(self, cohort: Cohort, partition: Partition = None) -> None:
         """Learn who is in the output, and by which groups."""
         async with self._settling:
+            self._check_open()
             if self.cohort is not None:
                 return
             await self._prepare(cohort, partition)
@@ -387,8 +407,13 @@ class SumPassage(Passage):
             task.result()
         wanted = {p.header for p in cohort.participants}
         for digest in self._seeds.keys() - wanted:
-            async with self._busy:  # once it is popped it is put back, also if the stream breaks now
-                await self._work(self._apply, [self._seeds.pop(digest)], 1)
+            async with self._busy:
+                self._check_open()
+                seed = self._seeds.pop(digest)  # it is put back, also if the stream breaks now
+                try:
+                    await self._work(self._apply, [seed], 1)
+                finally:
+                    seed.wipe()
         if self.cover is not None:
             async with self._busy:
                 await self._work(self._put_on, [(self.cover.pad, self.cover.context)], 1)

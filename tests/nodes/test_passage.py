@@ -37,6 +37,7 @@ from silomix.runtime.nodes.shuffler import Spool
 from silomix.v1 import body_pb2, services_pb2
 
 F = federation(level=Level.TRUSTED)
+MASKED, GROUPS = federation(), federation(6, 2, group_size=3, minimum_cohort=6)
 M = manifest(F)
 HEADERS = headers(M, F)
 C = cohort(M, HEADERS)
@@ -213,6 +214,55 @@ def test_a_cohort_is_settled_once() -> None:
     run(go)
 
 
+def test_the_seed_of_a_silo_that_is_left_out_is_overwritten_once_its_mask_is_back() -> None:
+    """Nobody needs it any more, and whoever has that silo's body could read it with this."""
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        m = manifest(MASKED)
+        passage = SumPassage(m, "hop-1", workers)
+        passage.cover = replace(COVER, pad=COVER.pad.copy())
+        for silo in MASKED.silo_names:
+            made = Silo(MASKED, identity(silo)).sealing(m, rng(("seeds", silo))).header
+            await passage.add_header(made, private("hop-1", silo, 1), asyncio.ensure_future)
+        seeds = dict(passage._seeds)
+        assert len(seeds) == len(MASKED.silo_names)
+        await passage.settle(cohort(m, passage.headers[1:]))
+        absent = passage.headers[0].digest
+        assert {digest for digest, seed in seeds.items() if not any(seed.value)} == {absent}
+
+    run(go)
+
+
+@pytest.mark.parametrize("kind", [SumPassage, GroupsPassage])
+@pytest.mark.parametrize("waits", ["for its turn", "for a worker"])
+def test_an_attempt_that_is_over_by_the_time_that_its_cohort_is_settled_ends_as_overwritten(
+    kind: type[SumPassage | GroupsPassage], waits: str
+) -> None:
+    async def go(workers: ThreadPoolExecutor) -> None:
+        f = GROUPS if kind is GroupsPassage else MASKED
+        m = manifest(f)
+        passage = make_passage(m, "hop-1", workers)
+        assert isinstance(passage, kind)
+        for silo in f.silo_names:
+            made = Silo(f, identity(silo)).sealing(m, rng(("seeds", silo))).header
+            await passage.add_header(made, private("hop-1", silo, 1), asyncio.ensure_future)
+        some = passage.headers if kind is GroupsPassage else passage.headers[1:]
+        c = cohort(m, some)
+        partition = grouping(c, 0, 0, 0, 1, 1, 1) if kind is GroupsPassage else None
+        turn = passage._busy if isinstance(passage, SumPassage) and waits == "for a worker" else passage._settling
+        if isinstance(passage, SumPassage):
+            await asyncio.gather(*passage._pending)
+        async with turn:
+            settling = asyncio.ensure_future(passage.settle(c, partition))
+            for _ in range(9):  # until it waits
+                await asyncio.sleep(0)
+            passage.close()
+        with pytest.raises(Overwritten):
+            await settling
+
+    run(go)
+
+
 @pytest.mark.parametrize("lost", ["the pad", "a seed"])
 def test_no_sum_is_settled_whose_secrets_were_overwritten_meanwhile(lost: str) -> None:
     """Whoever gives an attempt up overwrites its secrets while others may still wait for their turn with them.
@@ -221,7 +271,8 @@ def test_no_sum_is_settled_whose_secrets_were_overwritten_meanwhile(lost: str) -
     """
 
     async def go(workers: ThreadPoolExecutor) -> None:
-        passage = SumPassage(M, "hop-1", workers)
+        m = manifest(MASKED)
+        passage = SumPassage(m, "hop-1", workers)
         passage.cover = replace(COVER, pad=COVER.pad.copy())
         spawned: list[asyncio.Task[None]] = []
 
@@ -230,11 +281,14 @@ def test_no_sum_is_settled_whose_secrets_were_overwritten_meanwhile(lost: str) -
             return spawned[-1]
 
         if lost == "a seed":
-            sealing = Silo(F, identity("silo-1")).sealing(M, rng("seeds"))
+            sealing = Silo(MASKED, identity("silo-1")).sealing(m, rng("seeds"))
             async with passage._busy:
                 await passage.add_header(sealing.header, private("hop-1", "silo-1", 1), spawn)
                 await asyncio.sleep(0)
-        passage.close()
+        if lost == "the pad":
+            passage.cover.pad.wipe()
+        else:
+            passage.close()
         with pytest.raises(Overwritten):
             await passage.settle(C)
         await asyncio.gather(*spawned)  # no task of the node ends with an exception
