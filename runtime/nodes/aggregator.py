@@ -81,6 +81,8 @@ HAND_OVER_S = 5.0
 """Time that a hop has to hear that an epoch is over."""
 FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
+GIVERS = 2
+"""Silos that may give a lost model at one time: one that gives nothing keeps nobody away, and each has it in memory."""
 LOOK_S = 0.1
 """How often it is looked whether the last silo has left."""
 
@@ -831,14 +833,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
     ) -> None:
         """Make the next model of a sum that can be read now."""
-        case = await self.work(self.checking.false_pad, manifest, pads) if checks(self.federation) else None
-        if case is not None:
-            if passage is not None:
-                passage.close()
-            await self.insist(core.PadsFalse(case, self.clock()))
-            return
+        case, made = None, None
         try:
-            made = await self.work(self._next_model, manifest, ready, pads, passage)
+            if checks(self.federation):
+                case = await self.work(self.checking.false_pad, manifest, pads)
+            if case is None:
+                made = await self.work(self._next_model, manifest, ready, pads, passage)
         except Fault as fault:  # out of range, or no bounds follow from it: nothing is published
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
             await self.insist(core.SumRefused(manifest.digest, str(fault), self.clock()))
@@ -846,6 +846,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         finally:
             if passage is not None:
                 passage.close()
+        if made is None:
+            assert case is not None
+            await self.insist(core.PadsFalse(case, self.clock()))
+            return
         data, tensors, moments, bounds, size, received = made
         digest = await self.work(model_digest, manifest.schema, tensors)
         await self.durably(write_atomically, self.config.state.model(digest), data)
@@ -1087,7 +1091,7 @@ class _Service:
             "Confirm": Method(self._silo, self._confirm),
             "Say": Method(self._silo, self._say),
             "Deliver": Method(self._last_hop, self._deliver),
-            "GiveModel": Method(self._silo, self._give_model, Room(1, 1)),
+            "GiveModel": Method(self._silo, self._give_model, Room(1, GIVERS)),
             "GetStatus": Method(anybody, self._get_status, Room(QUESTIONS_EACH), seen=False),
         }
 

@@ -13,6 +13,7 @@ from tests.nodes.federations import make
 from tests.nodes.leads import OneLine, leading, refused
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Overwritten
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
@@ -310,6 +311,23 @@ async def test_a_sum_with_a_false_pad_makes_no_model(home: Path, monkeypatch: py
         monkeypatch.setattr(node.checking, "false_pad", lambda *_: "a case")
         await node._apply(MANIFEST, cast("Any", None), (), None)
         assert [type(event) for event in told] == [core.PadsFalse]
+
+
+@pytest.mark.parametrize("what", ["false_pad", "_next_model"])
+async def test_pads_that_cannot_be_judged_end_the_attempt_and_not_the_process(
+    home: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def raises(*_: object) -> None:
+        raise Overwritten
+
+    async with leading(home) as node:
+        told = hearing(node, monkeypatch)
+        monkeypatch.setattr(module, "checks", lambda _: what == "false_pad")
+        monkeypatch.setattr(node.checking if what == "false_pad" else node, what, raises)
+        passage = SumPassage(MANIFEST, "aggregator", node.workers)
+        await node._apply(MANIFEST, cast("Any", None), (), passage)
+        assert [type(event) for event in told] == [core.SumRefused]
+        assert passage._closed
 
 
 async def test_without_a_task_no_model_is_measured(home: Path) -> None:

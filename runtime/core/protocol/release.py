@@ -12,7 +12,7 @@ from functools import cached_property
 
 from silomix.runtime.core.digest import digest, frame
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 
@@ -37,6 +37,10 @@ class PadContext:
 def pad_digest(pad: Secret) -> bytes:
     """What a hop commits to before it shows its pad."""
     return digest("pad", pad.value)
+
+
+_NO_PAD = pad_digest(Secret(bytes(SEED_BYTES)))
+"""With nothing but zeros no stream is made, and the sum under them could never be read."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,10 @@ class Ready:
 
 
 def check_trails(trails: tuple[Trail, ...], cohort: bytes, chain: tuple[str, ...], federation: Federation) -> None:
-    """Check the trails of the first hops of a chain: signed, about one cohort, and each where the one before ended."""
+    """Check the trails of the first hops of a chain: signed, about one cohort, and each where the one before ended.
+
+    Nobody signs for a release that could never be read: its model would be bound to a sum that nobody has.
+    """
     if not trails or tuple(trail.hop for trail in trails) != chain[: len(trails)]:
         raise PeerFault(Reason.WRONG_CHAIN, "the trails are not those of the chain's hops, in its order")
     for before, trail in zip((None, *trails), trails, strict=False):
@@ -124,6 +131,8 @@ def check_trails(trails: tuple[Trail, ...], cohort: bytes, chain: tuple[str, ...
             raise PeerFault(
                 Reason.WRONG_MANIFEST, f"{trail.hop} released for another cohort or grouping", peer=trail.hop
             )
+        if trail.pad == _NO_PAD:
+            raise PeerFault(Reason.WRONG_PAD, f"the pad of {trail.hop} is nothing but zeros", peer=trail.hop)
         if before is not None and trail.came != before.sent:
             raise PeerFault(
                 Reason.ROOT_MISMATCH, f"{trail.hop} took in something else than {before.hop} sent", peer=trail.hop

@@ -23,10 +23,19 @@ from tests.core.protocol.hops import SILOS, F, Hop, opened, passed_on
 from tests.core.protocol.test_aggregator import Node
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.aggregator import AgreedIn, AskPads, GiveUp, Keep, PadIn, PadRefused, Phase, Sealed
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Bond, Cohort, Manifest
-from silomix.runtime.core.protocol.release import Ready, Trail, check_agreed, check_pads, check_ready, check_trails
+from silomix.runtime.core.protocol.release import (
+    Ready,
+    Trail,
+    check_agreed,
+    check_pads,
+    check_ready,
+    check_trails,
+    pad_digest,
+)
 from silomix.runtime.core.protocol.shuffler import (
     Agree,
     CohortIn,
@@ -70,6 +79,10 @@ TRAILS: dict[str, tuple[tuple[Trail, ...], Reason]] = {
     "one of another cohort": ((FIRST, resigned(SECOND, cohort=bytes(32)), THIRD), Reason.WRONG_MANIFEST),
     "one of another grouping": ((FIRST, resigned(SECOND, grouping=bytes(32)), THIRD), Reason.WRONG_MANIFEST),
     "something else came in": ((FIRST, resigned(SECOND, came=bytes(32)), THIRD), Reason.ROOT_MISMATCH),
+    "a pad of zeros, which is on nothing": (
+        (FIRST, resigned(SECOND, pad=pad_digest(Secret(bytes(32)))), THIRD),
+        Reason.WRONG_PAD,
+    ),
     "something else went out": ((FIRST, resigned(SECOND, sent=bytes(32)), THIRD), Reason.ROOT_MISMATCH),
 }
 
