@@ -107,8 +107,8 @@ class Passage:
     async def _work(self, run: Callable[..., T], *arguments: object) -> T:
         """Have a worker do something.
 
-        The attempt may be over meanwhile. Then the worker finds files deleted and secrets gone: whatever it stumbles over
-        means only that, and what it leaves behind goes too.
+        The attempt may be over meanwhile. Then the worker finds files deleted and secrets gone: whatever it stumbles
+        over means only that, and what it leaves behind goes too.
         """
         try:
             done = await whole(asyncio.get_running_loop().run_in_executor(self._workers, run, *arguments))

@@ -250,20 +250,23 @@ class SiloNode(Driver[core.Event, core.Effect]):
 
     async def _give_wanted(self) -> None:
         """Give the aggregator what it wants, one thing after the other: a whole model is in memory for each."""
-        tried: services_pb2.Wanted | None = None
-        while self._wanted is not None and self._wanted is not tried:
-            tried = self._wanted
-            if not await self._give(tried):
-                continue  # it may be here after the next step
-            if self._wanted is tried:
+        while (wanted := self._wanted) is not None:
+            given = await self._give(wanted)
+            if given is None and self._wanted == wanted:
+                return  # it may be here after the next step
+            if given and self._wanted == wanted:
                 self._wanted = None
             await asyncio.sleep(RETRY_S)  # else whoever wants without end keeps a worker busy
 
-    async def _give(self, wanted: services_pb2.Wanted) -> bool:
-        """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself."""
+    async def _give(self, wanted: services_pb2.Wanted) -> bool | None:
+        """Give the aggregator back a model that it has lost, if it is here: it looks at the digest itself.
+
+        Return whether there is no more to do: another silo may have been faster, and then it is wanted no more. A line
+        that breaks, or an aggregator that is busy with another silo, is tried again.
+        """
         data = await self.follower.file_of(wanted.model_digest, state=wanted.state)
         if data is None:
-            return False
+            return None
         aggregator, what = self.federation.aggregator.name, method("AggregatorService", "GiveModel")
 
         async def parts() -> AsyncIterator[services_pb2.GivenPart]:
@@ -277,8 +280,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         patience = FRAME_S + len(data) / SLOWEST_BYTES_S
         try:
             await self.line(aggregator).send(what, frames, frames.stream, SMALL_BYTES, patience)
-        except (grpc.aio.AioRpcError, PeerFault):
-            return True  # another silo was faster, or the aggregator is gone: it says what it still wants
+        except (grpc.aio.AioRpcError, PeerFault) as error:
+            return not (isinstance(error, grpc.aio.AioRpcError) and transient(error))
         self.log.info("gave the aggregator back a model that it had lost", model=wanted.model_digest.hex()[:12])
         return True
 

@@ -1,5 +1,6 @@
 """What an aggregator that begins takes from others: records that it can check, and the very model that is on record."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.nodes.leads import ROUNDS, OneLine, answers, leading, refused
+from tests.nodes.federations import until
+from tests.nodes.leads import ROUNDS, OneLine, answers, call_of, leading, refused
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol import aggregator as core
@@ -15,7 +17,8 @@ from silomix.runtime.core.protocol.hearing import Shown, life_after, number_of
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
 from silomix.runtime.net.history import write_record
 from silomix.runtime.net.limits import PART_BYTES
-from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
+from silomix.runtime.nodes.lead import recovery as module
 from silomix.runtime.nodes.lead.recovery import Want
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.v1 import services_pb2
@@ -223,6 +226,7 @@ async def test_a_silo_gives_back_what_is_wanted_in_parts_and_it_is_on_the_disk(l
 
 
 async def test_what_nobody_wants_is_refused_before_any_of_it_is_kept(led: Path, want: Want) -> None:
+    """Another silo may have been faster: that is nobody's fault, and no silo comes after others for it."""
     data = (led / "initial.safetensors").read_bytes()
     not_wanted = (Reason.WRONG_MODEL, "that is not wanted, or not any more")
     async with leading(led) as node:
@@ -230,18 +234,92 @@ async def test_what_nobody_wants_is_refused_before_any_of_it_is_kept(led: Path, 
         node.recovery.want = want
         assert await refused(node, "GiveModel", "silo-01", part(data, bytes(32))) == not_wanted
         assert await refused(node, "GiveModel", "silo-01", part(data, want.model, state=True)) == not_wanted
-        assert (await refused(node, "GiveModel", "silo-01", part(data, want.model[:-1])))[0] is Reason.WRONG_LENGTH
-        never = (Reason.WRONG_SEQUENCE, "a model that never began")
-        assert await refused(node, "GiveModel", "silo-01") == never
-        twice = [part(data[:99], want.model), part(data[99:], want.model)]
-        assert await refused(node, "GiveModel", "silo-01", *twice) == (
-            Reason.WRONG_SEQUENCE,
-            "a model that begins twice",
-        )
-        half = [part(data[:99], want.model)]
-        assert (await refused(node, "GiveModel", "silo-01", *half))[0] is Reason.MALFORMED
         assert not want.path.exists()
         assert not node.recovery._given.is_set()
+        assert len(await answers(node, "GiveModel", "silo-01", part(data, want.model))) == 1
+
+
+USELESS: dict[str, tuple[Callable[[bytes, bytes], list[services_pb2.GivenPart]], Reason]] = {
+    "a digest that is none": (lambda data, model: [part(data, model[:-1])], Reason.WRONG_LENGTH),
+    "nothing at all": (lambda data, model: [], Reason.WRONG_SEQUENCE),
+    "two beginnings": (lambda data, model: [part(data[:99], model), part(data[99:], model)], Reason.WRONG_SEQUENCE),
+    "a half": (lambda data, model: [part(data[:99], model)], Reason.MALFORMED),
+    "a beginning with nothing in it": (lambda data, model: [part(b"", model), part(data)], Reason.WRONG_LENGTH),
+    "a part with nothing in it": (lambda data, model: [part(data, model), part(b"")], Reason.WRONG_LENGTH),
+}
+
+
+@pytest.mark.parametrize("case", USELESS)
+async def test_who_gives_something_else_is_refused_and_comes_after_the_others(led: Path, want: Want, case: str) -> None:
+    data = (led / "initial.safetensors").read_bytes()
+    given, reason = USELESS[case]
+    async with leading(led) as node:
+        node.recovery.want = want
+        assert (await refused(node, "GiveModel", "silo-01", *given(data, want.model)))[0] is reason
+        assert not want.path.exists()
+        assert not node.recovery._given.is_set()
+        assert (await refused(node, "GiveModel", "silo-01", part(data, want.model)))[0] is Reason.BUSY
+        assert len(await answers(node, "GiveModel", "silo-02", part(data, want.model))) == 1
+        assert want.path.read_bytes() == data
+
+
+async def test_a_silo_that_drips_is_cut_off(led: Path, want: Want, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its parts comes in time, and there is no end to them."""
+    monkeypatch.setattr(module, "SLOWEST_BYTES_S", want.most / 0.2)
+    monkeypatch.setattr(module, "FRAME_S", 0.1)
+
+    async def drips(*_: object) -> services_pb2.GivenPart:
+        await asyncio.sleep(0.01)
+        return part(b"x")
+
+    async with leading(led) as node:
+        node.recovery.want = want
+        call, _ = call_of("silo-01", part(b"x", want.model))
+        first = await node.recovery._part(call)
+        parts = iter([first])
+
+        async def next_part(of: object) -> services_pb2.GivenPart | None:
+            return next(parts, None) or await drips()
+
+        monkeypatch.setattr(node.recovery, "_part", next_part)
+        with pytest.raises(PeerFault) as caught:
+            await asyncio.wait_for(node.recovery.take(call), 10)
+        assert caught.value.reason is Reason.TOO_SLOW
+        assert (await refused(node, "GiveModel", "silo-01", part(b"x", want.model)))[0] is Reason.BUSY
+
+
+async def test_what_is_lost_is_asked_for_until_it_is_here(
+    led: Path, want: Want, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line may break, and whoever gave something useless may have something better by then."""
+    monkeypatch.setattr(module, "SAY_S", 0.01)
+    data, told = (led / "initial.safetensors").read_bytes(), list[services_pb2.Announcement]()
+    async with leading(led) as node:
+
+        async def tell(what: services_pb2.Announcement) -> None:
+            told.append(what)
+
+        monkeypatch.setattr(node, "tell", tell)
+        getting = asyncio.ensure_future(node.recovery._get(want))
+        await until(lambda: told, "it is asked for")
+        assert (await refused(node, "GiveModel", "silo-01", part(b"no model", want.model)))[0] is Reason.MALFORMED
+        more = len(told) + 2
+        await until(lambda: len(told) >= more, "it is asked for again")
+        assert {one.wanted.model_digest for one in told} == {want.model}
+        assert len(await answers(node, "GiveModel", "silo-01", part(data, want.model))) == 1
+        await asyncio.wait_for(getting, 10)
+        assert want.path.read_bytes() == data
+
+
+async def test_one_silo_that_gives_nothing_keeps_no_other_away(led: Path) -> None:
+    async with leading(led) as node:
+        room = _Service(node).methods["GiveModel"].room
+        with room.place("silo-01"), pytest.raises(PeerFault) as caught, room.place("silo-01"):
+            pass
+        assert caught.value.reason is Reason.BUSY
+        with room.place("silo-01"), room.place("silo-02"), pytest.raises(PeerFault) as caught, room.place("silo-03"):
+            pass
+        assert caught.value.reason is Reason.BUSY
 
 
 def parts(data: bytes, model: bytes) -> list[services_pb2.GivenPart]:
@@ -256,5 +334,5 @@ async def test_no_more_is_held_than_the_model_can_be_long(led: Path, want: Want)
         node.recovery.want = want
         longest, longer = (parts(bytes(length), want.model) for length in (want.most, want.most + 1))
         assert (await refused(node, "GiveModel", "silo-01", *longest))[0] is Reason.MALFORMED
-        found = await refused(node, "GiveModel", "silo-01", *longer)
+        found = await refused(node, "GiveModel", "silo-02", *longer)
         assert found == (Reason.WRONG_LENGTH, f"the model is longer than {want.most} bytes")

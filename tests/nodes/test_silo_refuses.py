@@ -200,6 +200,35 @@ def test_a_silo_gives_back_nothing_that_it_has_not_and_looks_again_after_its_nex
     silo(tmp_path, go)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        ended(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{Reason.BUSY}: another silo is at it"),
+        ended(grpc.StatusCode.UNAVAILABLE),
+    ],
+    ids=["busy", "gone"],
+)
+def test_a_silo_that_could_not_give_what_is_wanted_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: grpc.aio.AioRpcError
+) -> None:
+    """The other silo may have nothing to give."""
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    refusal = ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.WRONG_MODEL}: not wanted")
+
+    async def file_of(digest: bytes, *, state: bool) -> bytes:
+        return b"a model"
+
+    async def go(node: SiloNode) -> None:
+        node.follower.file_of = file_of  # type: ignore[method-assign]
+        peers = node.line = Peers(GiveModel=[first, first, refusal])  # type: ignore[method-assign, assignment]
+        node._wanted = services_pb2.Wanted(model_digest=bytes(32))
+        await node._give_wanted()
+        assert len(peers.asked) == 3
+        assert node._wanted is None
+
+    silo(tmp_path, go)
+
+
 # What an aggregator can have done at will
 
 

@@ -5,7 +5,6 @@ have computed it, and whatever they give must have the digest on record. Nothing
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from silomix.runtime.core.protocol.hearing import (
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.calls import Call, parse
 from silomix.runtime.net.history import read_shown
-from silomix.runtime.net.limits import FRAME_S
+from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
 from silomix.runtime.net.lines import method
 from silomix.runtime.net.wire import digest_field
 from silomix.runtime.store.files import write_atomically
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 SHOW_S = 10.0
 """Time that a hop has to show some records."""
 SAY_S = 60.0
-"""Between two lines about a model that nobody has brought."""
+"""Between two times that a model is asked for which nobody has brought."""
 MODEL_SLACK_BYTES = 1 << 20
 
 
@@ -83,6 +82,8 @@ class Recovery:
         self._node = node
         self.want: Want | None = None
         self._given = asyncio.Event()
+        self._after_others: set[str] = set()
+        """Silos that began to give something, since it was last asked for, and have not given it."""
 
     # Hearing hops
 
@@ -155,8 +156,9 @@ class Recovery:
         node = self._node
         self.want, self._given = want, asyncio.Event()
         wanted = services_pb2.Wanted(model_digest=want.model, state=want.state)
-        await node.tell(services_pb2.Announcement(wanted=wanted))
         while not self._given.is_set():
+            self._after_others.clear()
+            await node.tell(services_pb2.Announcement(wanted=wanted))  # again, for a silo whose line broke
             node.log.warning(self.waits_for)
             try:
                 async with asyncio.timeout(SAY_S):
@@ -177,29 +179,46 @@ class Recovery:
         )
 
     async def take(self, call: Call) -> None:
-        """Take in what a silo gives, if it is wanted and is what is on record."""
-        node, data = self._node, bytearray()
-        want: Want | None = None
-        async for part in _parts(call, node.limits.part):
-            if want is None:
-                what = (digest_field(part.what.model_digest, "the model digest"), part.what.state)
-                want = self.want
-                if want is None or what != (want.model, want.state):
-                    raise PeerFault(Reason.WRONG_MODEL, "that is not wanted, or not any more", peer=call.peer)
-            elif part.HasField("what"):
-                raise PeerFault(Reason.WRONG_SEQUENCE, "a model that begins twice", peer=call.peer)
-            data += part.data
-            if len(data) > want.most:
-                raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {want.most} bytes", peer=call.peer)
-        if want is None:
-            raise PeerFault(Reason.WRONG_SEQUENCE, "a model that never began", peer=call.peer)
-        await node.work(want.check, bytes(data))
-        await node.durably(write_atomically, want.path, bytes(data))
+        """Take in what a silo gives, if it is wanted and is what is on record. Others come before who wastes time."""
+        node, peer = self._node, call.peer
+        if peer in self._after_others:
+            raise PeerFault(Reason.BUSY, "another silo may give what is wanted first: try again", peer=peer)
+        self._after_others.add(peer)
+        first = await self._part(call)
+        if first is None:
+            raise PeerFault(Reason.WRONG_SEQUENCE, "a model that never began", peer=peer)
+        what, want = (digest_field(first.what.model_digest, "the model digest"), first.what.state), self.want
+        if want is None or what != (want.model, want.state):
+            self._after_others.discard(peer)  # another silo was faster
+            raise PeerFault(Reason.WRONG_MODEL, "that is not wanted, or not any more", peer=peer)
+        seconds = FRAME_S + want.most / SLOWEST_BYTES_S
+        try:
+            async with asyncio.timeout(seconds):
+                data = await self._whole(call, first.data, want.most)
+        except TimeoutError:
+            raise PeerFault(Reason.TOO_SLOW, f"{peer} did not give a model in {seconds:.0f} s", peer=peer) from None
+        await node.work(want.check, data)
+        self._after_others.discard(peer)
+        await node.durably(write_atomically, want.path, data)
         if self.want is want:
             self._given.set()
 
+    async def _whole(self, call: Call, first: bytes, most: int) -> bytes:
+        data, more = bytearray(), first
+        while True:
+            if not more:  # else a call could go on with nothing
+                raise PeerFault(Reason.WRONG_LENGTH, "a part of a model with nothing in it", peer=call.peer)
+            data += more
+            if len(data) > most:
+                raise PeerFault(Reason.WRONG_LENGTH, f"the model is longer than {most} bytes", peer=call.peer)
+            part = await self._part(call)
+            if part is None:
+                return bytes(data)
+            if part.HasField("what"):
+                raise PeerFault(Reason.WRONG_SEQUENCE, "a model that begins twice", peer=call.peer)
+            more = part.data
 
-async def _parts(call: Call, limit: int) -> AsyncIterator[services_pb2.GivenPart]:
-    kind = services_pb2.GivenPart
-    while (raw := await call.next(kind.DESCRIPTOR.full_name, limit, FRAME_S)) is not None:
-        yield parse(kind, raw, call.peer)
+    async def _part(self, call: Call) -> services_pb2.GivenPart | None:
+        kind = services_pb2.GivenPart
+        raw = await call.next(kind.DESCRIPTOR.full_name, self._node.limits.part, FRAME_S)
+        return None if raw is None else parse(kind, raw, call.peer)
