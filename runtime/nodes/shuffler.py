@@ -190,8 +190,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         self.spool.mkdir(parents=True, exist_ok=True)
         self.passage: Passage | None = None
         self.submitting = Room(SILO_STREAMS, SPOOL_STREAMS, partial(self.metrics.queue, "uploads"))
-        self._bodies: dict[bytes, Spool] = {}
-        """Bodies that are whole and not yet counted, by the digest of their headers."""
+        self._counting = asyncio.Lock()
+        self._whole_body: Spool | None = None
+        """The body that is being counted."""
         self._rows: dict[str, Path] = {}
         """In the paper's literal modes: the silos' bodies."""
         self._sending: asyncio.Task[None] | None = None
@@ -364,7 +365,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     async def _count(self, header: Header) -> core.Event:
         """Add a body to the sum. If that fails half-way, the sum is spoiled."""
         assert self.passage is not None
-        spool = self._bodies[header.digest]
+        spool = self._whole_body
+        assert spool is not None
         try:
             if isinstance(self.passage, SumPassage):
                 await self.passage.count(spool.add_to)
@@ -486,13 +488,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     async def _have_counted(self, event: core.BodyIn, spool: Spool) -> Receipt:
         """Have a whole body counted, and return its receipt."""
-        digest = event.header.digest
-        self._bodies.setdefault(digest, spool)  # the same body may come twice at once: the first is counted
-        try:
+        async with self._counting:  # the same body may come twice at once, and not with the same content
+            self._whole_body = spool
             receipt = _receipt(await self.step(event))
-        finally:
-            if self._bodies.get(digest) is spool:
-                del self._bodies[digest]
         if receipt is None:
             raise OSError("the body could not be added to the sum: this attempt was given up")
         return receipt

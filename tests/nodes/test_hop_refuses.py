@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from tests.core.protocol.federations import (
 )
 from tests.core.protocol.hops import opening
 from tests.nodes.alone import Peers, alone, call, config_of
+from tests.nodes.federations import until
 from tests.nodes.test_passage_refuses import sent, settled, signed_anew
 
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -56,6 +57,7 @@ from silomix.runtime.net.history import write_record, write_trail
 from silomix.runtime.net.streams import Inbox
 from silomix.runtime.net.wire import write_header, write_manifest
 from silomix.runtime.nodes import shuffler as module
+from silomix.runtime.nodes.passage import SumPassage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import ShufflerNode, Spool, _receipt, _Service, in_time
 from silomix.v1 import body_pb2, services_pb2
@@ -97,7 +99,7 @@ async def opened(node: ShufflerNode, m: Manifest | None = None) -> Manifest:
     return m
 
 
-async def why(work: Coroutine[Any, Any, Any]) -> Reason:
+async def why(work: Awaitable[Any]) -> Reason:
     with pytest.raises(PeerFault) as caught:
         await work
     return caught.value.reason
@@ -252,6 +254,26 @@ def test_a_body_whose_attempt_ends_while_its_header_is_read_is_refused(tmp_path:
 
         node.step = ends  # type: ignore[method-assign]
         assert await why(submit(node, frames(m))) is Reason.WRONG_MANIFEST
+
+    hop(tmp_path, go)
+
+
+def test_of_two_bodies_with_one_header_the_one_that_was_signed_is_counted(tmp_path: Path) -> None:
+    """Both are whole at once, and what is counted is what was compared with the signature."""
+
+    async def go(node: ShufflerNode) -> None:
+        m = await opened(node)
+        body = frames(m)
+        other = [*body[:1], *(Frame(chunk=c) for c in chunks(m, 1)), body[-1]]
+        async with node._counting:
+            true = asyncio.ensure_future(submit(node, body))
+            await until(lambda: node._counting._waiters, "the first waits")
+            false = asyncio.ensure_future(submit(node, other))
+            await until(lambda: len(node._counting._waiters or ()) == 2, "the second waits")
+        assert await why(false) is Reason.ROOT_MISMATCH
+        assert (await true).silo == "silo-1"
+        assert isinstance(node.passage, SumPassage)
+        assert not node.passage.sum.any()
 
     hop(tmp_path, go)
 
