@@ -510,7 +510,7 @@ def test_a_digest_that_is_none_is_refused_for_its_length(tmp_path: Path, name: s
 
     async def go(node: ShufflerNode) -> None:
         asked, _ = call(AGGREGATOR, request)
-        assert await why(_Service(node).methods[name].answer(asked)) is Reason.WRONG_LENGTH  # type: ignore[arg-type]
+        assert await why(_Service(node).methods[name].answer(asked)) is Reason.WRONG_LENGTH
 
     hop(tmp_path, go)
 
