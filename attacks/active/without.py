@@ -16,7 +16,7 @@ from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks
 from silomix.runtime.core.numbers.masks import MaskContext, Secret, public_key, small_order
-from silomix.runtime.core.protocol import release, roundlog, rules, shuffler, silo
+from silomix.runtime.core.protocol import aggregator, release, roundlog, rules, shuffler, silo
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Evidence, RoundKey, body_root
 from silomix.runtime.net import calls, lines, streams
@@ -32,7 +32,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Check nothing."""
 
 
-# R2: any round may come next, with any draw, and any record counts.
+# R2: any round may come next, with any draw, any record counts, and so does any process that a hop knows of.
 
 
 def _any_round(self: shuffler.Shuffler, event: shuffler.Prepare) -> list[shuffler.Effect]:
@@ -202,6 +202,7 @@ def _patches() -> dict[Rule, list[Patch]]:
         Rule.R2: [
             *((roundlog.RoundLog, name, _nothing) for name in ("check_link", "check_next")),
             (roundlog, "check_countersigned", _nothing),
+            (aggregator, "check_later", _nothing),
             (shuffler.Shuffler, "_prepare", _any_round),
             (shuffler.Shuffler, "_record", _any_record),
         ],

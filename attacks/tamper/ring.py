@@ -487,7 +487,7 @@ class Lead(Node):
         ring, now = self.ring, self.ring.now
         match effect:
             case leading.AskHeads(life, start, hops):
-                self.ask(hops, shuffler.Show(ring.f.digest, life, start), self._shows)
+                self.ask(hops, shuffler.Show(ring.f.digest, life, start, self.core.life_signature), self._shows)
             case leading.Load():
                 ring.tell(self, self.load)
             case leading.AskKeys():

@@ -245,7 +245,7 @@ class Lead(Node):
         def wanted() -> bool:
             return self.core.life == life and hop not in self.core.heard
 
-        event = shuffler.Show(self.scene.federation.digest, life, start)
+        event = shuffler.Show(self.scene.federation.digest, life, start, self.core.life_signature)
         self.ask(hop, lambda: Event(event), wanted, partial(self._shown, hop))
 
     def _shown(self, hop: str, answer: Any) -> bool:
@@ -259,7 +259,7 @@ class Lead(Node):
         """Hear a hop that says that it serves another process, or none yet."""
         if isinstance(answer, PeerFault) and answer.reason is Reason.SUPERSEDED:
             start = max(0, self.core.log.round - 1)
-            event = shuffler.Show(self.scene.federation.digest, self.core.life, start)
+            event = shuffler.Show(self.scene.federation.digest, self.core.life, start, self.core.life_signature)
             self.world.send(self.name, hop, Event(event), partial(self._again, self.life, partial(self._shown, hop)))
 
     def _ask_keys(self, hop: str, effect: steps.AskKeys) -> None:

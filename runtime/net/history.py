@@ -172,6 +172,7 @@ def write_shown(shown: Shown) -> services_pb2.ShowResponse:
             )
             for told in shown.told
         ],
+        signature=shown.signature,
     )
 
 
@@ -183,7 +184,8 @@ def read_shown(wire: services_pb2.ShowResponse, start: int) -> Shown:
     )
     life = fixed_field(wire.life, LIFE_BYTES, "a life")
     records = read_records(list(wire.records))
-    return Shown(life, wire.total, start, records, wire.attempt, wire.last_released, told)
+    signature = fixed_field(wire.signature, SIGNATURE_BYTES, "a life's signature")
+    return Shown(life, wire.total, start, records, wire.attempt, wire.last_released, told, signature)
 
 
 def write_transcript(t: Transcript) -> history_pb2.Transcript:

@@ -160,7 +160,7 @@ def greeting(
         pins=[_write_pin(pin) for pin in pins],
         epochs=[one for one in map(write_epoch, islice(epochs, MOST_EPOCHS)) if one.ByteSize() <= most],
         ready_digest=ready,
-        lives=[member_pb2.Life(hop=one.hop, life=one.life, signature=one.signature) for one in lives],
+        lives=[member_pb2.Life(hop=one.name, life=one.life, signature=one.signature) for one in lives],
     )
 
 
@@ -193,7 +193,7 @@ def read_greeting(wire: member_pb2.Greeting, federation: Federation) -> Greeting
         federation.member(pin.name)
     ready = wire.ready_digest and digest_field(wire.ready_digest, "the digest of the next epoch")
     lives = tuple(_read_life(life, federation) for life in wire.lives) if same else ()
-    if len({life.hop for life in lives}) < len(lives):
+    if len({life.name for life in lives}) < len(lives):
         raise PeerFault(Reason.MALFORMED, "a greeting with two newest processes of one hop")
     return Greeting(wire.protocol, wire.version, digest, tuple(pins), tuple(wire.epochs), ready, lives)
 

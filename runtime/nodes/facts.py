@@ -11,6 +11,7 @@ from silomix.runtime.core.protocol import aggregator, shuffler, silo
 from silomix.runtime.core.protocol.check.forms import read_scalars, write_scalars
 from silomix.runtime.core.protocol.check.said import Statement
 from silomix.runtime.core.protocol.check.trapped import Trapped
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES
 from silomix.runtime.core.protocol.messages import Bond
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
 from silomix.runtime.net.check.said import read_proof, write_proof
@@ -52,7 +53,7 @@ def write_shuffler(journal: Journal, fact: shuffler.Fact) -> None:
             }
             journal.put("released", fact.round, fact.manifest.hex(), json.dumps(value).encode())
         case shuffler.Heard():
-            journal.put("heard", 0, "", fact.life)
+            journal.put("heard", 0, "", fact.life + fact.signature)
         case shuffler.Stored():
             write_record_fact(journal, fact.record)
         case shuffler.Forked():
@@ -184,7 +185,7 @@ def read_shuffler(journal: Journal) -> Iterator[shuffler.Fact]:
         proof = read_proof(check_pb2.TrapProof.FromString(bytes.fromhex(fact["proof"])))
         return shuffler.Proved(round_, fact["attempt"], bytes.fromhex(manifest), proof)
 
-    yield from _read(journal, "heard", lambda _, __, life: shuffler.Heard(life))
+    yield from _read(journal, "heard", lambda _, __, value: shuffler.Heard(value[:LIFE_BYTES], value[LIFE_BYTES:]))
     for record in read_log(journal):
         yield shuffler.Stored(record)
     for known, other in read_forks(journal):

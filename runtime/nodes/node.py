@@ -238,7 +238,7 @@ class Node:
                 self.metrics.rejected(fault.reason)
                 self.leave(fault.message)
                 return False
-            if standing is Standing.OLD and life.hop == peer:
+            if standing is Standing.OLD and life.name == peer:
                 self.doubled[peer] = self.clock()
                 self.metrics.rejected(Reason.SUPERSEDED)
                 if (unsaid := self.unsaid(peer, "two processes")) is not None:

@@ -22,7 +22,7 @@ from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.check.blame import Charge, EquivocationError, Verdict
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life, Lives, life_after, number_of
-from silomix.runtime.core.protocol.identity import verify
+from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES, verify
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import (
     Accusation,
@@ -647,7 +647,8 @@ class _Service:
     async def _show(self, call: Call) -> None:
         request = await call.request(services_pb2.ShowRequest, SMALL_BYTES)
         life = fixed_field(request.life, LIFE_BYTES, "a life")
-        effects = await self.node.step(core.Show(request.federation_digest, life, request.start))
+        signature = fixed_field(request.signature, SIGNATURE_BYTES, "a life's signature")
+        effects = await self.node.step(core.Show(request.federation_digest, life, request.start, signature))
         await call.answer(write_shown(next(e for e in effects if isinstance(e, core.Shows)).shown))
 
     async def _prepare(self, call: Call) -> None:

@@ -86,7 +86,7 @@ def test_the_newest_process_of_every_hop_is_told_once() -> None:
 
 
 def test_a_process_of_a_member_that_is_no_hop_is_refused() -> None:
-    assert refused(greeting(F, (), lives=[replace(LIVES[0], hop="silo-1")])) is Reason.UNKNOWN_PEER
+    assert refused(greeting(F, (), lives=[replace(LIVES[0], name="silo-1")])) is Reason.UNKNOWN_PEER
 
 
 @pytest.mark.parametrize("field", ["life", "signature"])

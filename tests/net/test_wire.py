@@ -237,7 +237,7 @@ C = cohort(M, headers(M, F))
 T = ready(M, C)
 BOUND = manifest(F, bound=bond(F.silo_names), earlier=())
 RECORD = applied(past(F), M, T, F.silo_names)
-SHOWN = Shown(bytes(LIFE_BYTES), 1, 0, (RECORD,), 1, 1, (Told(1, 1, bytes(32), bond(F.silo_names)),))
+SHOWN = Shown(bytes(LIFE_BYTES), 1, 0, (RECORD,), 1, 1, (Told(1, 1, bytes(32), bond(F.silo_names)),), bytes(64))
 LONG = "x" * 65
 SHORT, MALFORMED, SCHEMA_WRONG = Reason.WRONG_LENGTH, Reason.MALFORMED, Reason.WRONG_SCHEMA
 
@@ -382,6 +382,8 @@ BAD: list[tuple[str, str, Any, Reason]] = [
     ("transcript", "signatures.0.signature", b"", SHORT),
     *(("transcript", n, v, SHORT) for n in ("pads.0", "seeds.0") for v in (b"", bytes(31), bytes(33))),
     ("shown", "life", bytes(LIFE_BYTES - 1), SHORT),
+    ("shown", "signature", bytes(63), SHORT),
+    ("shown", "signature", b"", SHORT),
     ("shown", "told.0.model_digest", bytes(31), SHORT),
     ("shown", "told.0.bond.manifest_digest", b"", SHORT),
     ("shown", "records.0.signature", b"", SHORT),

@@ -38,7 +38,7 @@ def hop(directory: Path, work: Callable[[ShufflerNode], Coroutine[Any, Any, Any]
 
 ASKED: dict[str, tuple[Message, core.Effect, type[Message], str]] = {
     "_show": (
-        services_pb2.ShowRequest(life=bytes(LIFE_BYTES)),
+        services_pb2.ShowRequest(life=bytes(LIFE_BYTES), signature=bytes(64)),
         core.Shows(Shown(bytes(LIFE_BYTES), 1, 0, (), 1, 7, ())),
         services_pb2.ShowResponse,
         "last_released: 7",

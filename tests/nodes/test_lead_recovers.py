@@ -13,7 +13,7 @@ from tests.nodes.leads import ROUNDS, OneLine, answers, call_of, leading, refuse
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.hearing import Shown, life_after, number_of
+from silomix.runtime.core.protocol.hearing import MOST_MISSED, Life, Shown, life_after, number_of
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
 from silomix.runtime.net.history import write_record
 from silomix.runtime.net.limits import PART_BYTES
@@ -26,8 +26,11 @@ from silomix.v1 import services_pb2
 # What hops show
 
 
-def shown(life: bytes, records: Sequence[Record], total: int) -> services_pb2.ShowResponse:
-    return services_pb2.ShowResponse(life=life, total=total, records=[write_record(record) for record in records])
+def shown(
+    life: bytes, records: Sequence[Record], total: int, signature: bytes = bytes(64)
+) -> services_pb2.ShowResponse:
+    shows = [write_record(record) for record in records]
+    return services_pb2.ShowResponse(life=life, total=total, records=shows, signature=signature)
 
 
 @asynccontextmanager
@@ -104,6 +107,27 @@ async def test_a_hop_that_shows_an_earlier_process_than_the_one_that_asks_is_ref
         assert caught.value.reason is Reason.MALFORMED
         later = life_after(number_of(life), bytes)
         assert (await told(node, monkeypatch, OneLine([shown(later, records, ROUNDS + 1)]))).life == later
+
+
+async def test_a_later_process_that_a_hop_makes_up_is_not_believed_and_the_others_are_heard(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number is never on the disk; the other hop is asked on behalf of the same process, with its signature."""
+    async with asking(led) as node:
+        life, records = node.core.life, node.core.log.records[-1:]
+        lines = {
+            "shuffler-1": OneLine([shown(life_after(number_of(life) + MOST_MISSED - 1, bytes), records, ROUNDS + 1)]),
+            "shuffler-2": OneLine([shown(life, records, ROUNDS + 1)]),
+        }
+        monkeypatch.setattr(node, "line", lambda hop: lines[hop])
+        with pytest.raises(PeerFault, match=r"shuffler-1 shows a later process .* not signed") as caught:
+            await node.recovery.show("shuffler-1")
+        assert caught.value.reason is Reason.BAD_SIGNATURE
+        await node.recovery.show("shuffler-2")
+        assert set(node.core.heard) == {"shuffler-2"}
+        assert [(value, node.core.life) for _, _, value in node.journal.facts("lived")] == [(life, life)]
+        (asked,) = lines["shuffler-2"].asked
+        Life(node.federation.aggregator.name, asked.life, asked.signature).check(node.federation)
 
 
 async def test_each_question_to_a_hop_goes_over_the_line_that_there_is_by_then(

@@ -35,7 +35,7 @@ def test_a_greeting_says_versions_file_and_pins(known: tuple[Federation, member_
     federation, wire = known
     said = read_greeting(member_pb2.Greeting.FromString(wire.SerializeToString()), federation)
     assert (said.protocol, said.version, said.federation) == (str(PROTOCOL), own_version(), federation.digest)
-    assert {life.hop for life in said.lives} == set(federation.chain)
+    assert {life.name for life in said.lives} == set(federation.chain)
     assert {pin.name for pin in said.pins} == set(federation.members)
     for pin in said.pins:
         pin.check(federation)

@@ -1,15 +1,18 @@
 """R2: rounds that do not follow one another, and histories that are not the same for everybody."""
 
+import os
 from dataclasses import replace
 
-from silomix.attacks.active.acts.casts import AGGREGATOR
+from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP
 from silomix.attacks.active.liars.aggregator import told_of
 from silomix.attacks.active.liars.member import Refused
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
-from silomix.attacks.active.stage import FIRST, ROUNDS, SECOND, VICTIM, Stage
+from silomix.attacks.active.stage import FIRST, LAST, ROUNDS, SECOND, VICTIM, Stage
+from silomix.runtime.core.protocol.hearing import MOST_MISSED, Life, Shown, life_after, number_of
 from silomix.runtime.core.protocol.release import Signatures
 from silomix.runtime.core.protocol.roundlog import Outcome as Ended
 from silomix.runtime.core.protocol.roundlog import Record, countersign_digest, genesis
+from silomix.runtime.nodes.aggregator import AggregatorNode
 
 DRAWN = Cast(policy=(("subsample", 0.7),))
 FORKED = Cast(alone="forked-log")
@@ -175,3 +178,29 @@ async def record_without_hops(stage: Stage) -> Loot:
     said = f"silos with a record of their own: {', '.join(fell) or 'none'}"
     await us.tell(dict.fromkeys(told, told_of(head)))  # known already: they go on
     return stage.loot(bool(fell), said, tried=len(told), silos=len(fell))
+
+
+# Processes of the aggregator
+
+
+@attack("invented-process", Rule.R2, "shuffler-3", Outcome.REFUSED, LAST_HOP)
+async def invented_process(stage: Stage) -> Loot:
+    """A hop shows an aggregator that begins a later process of its own, so far ahead that few hops would follow."""
+    hop, name, invented = stage.liar(LAST), stage.federation.aggregator.name, list[int]()
+
+    def invent(shown: Shown) -> Shown:
+        life = life_after(number_of(shown.life) + MOST_MISSED - 1, os.urandom)
+        invented.append(number_of(life))
+        hop.show = true  # once is enough
+        return replace(shown, life=life, signature=hop.identity.sign(Life(name, life).digest(stage.federation)))
+
+    await stage.running.stop(name)
+    true, hop.show = hop.show, invent
+    node = stage.running.start(name)
+    assert isinstance(node, AggregatorNode)
+    stage.witness.count(node)
+    await stage.until(lambda: node.announced is not None, "hops serve the new process")
+    number = number_of(node.core.life)
+    gained = number > min(invented)
+    said = f"an aggregator that calls itself process number {number}"
+    return stage.loot(gained, said if gained else "nothing")

@@ -76,6 +76,8 @@ class LyingHop(Member):
         """What an honest aggregator gets that asks for a pad."""
         self.on_store: Callable[[bytes], bytes] | None = None
         """What answers a call to store records, if not an honest hop's word."""
+        self.show: Callable[[Shown], Shown] = lambda shown: shown
+        """What an aggregator that begins is shown, made of what an honest hop would show it."""
         self.deliver: Callable[[Heard, Manifest], Awaitable[bytes]] = self.delivery
 
     # Keys and attempts
@@ -211,8 +213,8 @@ class LyingHop(Member):
         asked = services_pb2.ShowRequest.FromString(request)
         records = tuple(self.log[round_] for round_ in sorted(self.log) if round_ >= asked.start)
         total = asked.start + len(records)
-        shown = Shown(asked.life, total, asked.start, records, attempt=0, last_released=0, told=())
-        return write_shown(shown).SerializeToString()
+        shown = Shown(asked.life, total, asked.start, records, 0, 0, (), asked.signature)
+        return write_shown(self.show(shown)).SerializeToString()
 
     async def _submit(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
         silo = peer_name_from_cert(context.auth_context())

@@ -125,30 +125,34 @@ class ConfirmResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ShowRequest(_message.Message):
-    __slots__ = ("federation_digest", "life", "start")
+    __slots__ = ("federation_digest", "life", "start", "signature")
     FEDERATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     federation_digest: bytes
     life: bytes
     start: int
-    def __init__(self, federation_digest: _Optional[bytes] = ..., life: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, federation_digest: _Optional[bytes] = ..., life: _Optional[bytes] = ..., start: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ShowResponse(_message.Message):
-    __slots__ = ("life", "total", "records", "attempt", "last_released", "told")
+    __slots__ = ("life", "total", "records", "attempt", "last_released", "told", "signature")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LAST_RELEASED_FIELD_NUMBER: _ClassVar[int]
     TOLD_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     life: bytes
     total: int
     records: _containers.RepeatedCompositeFieldContainer[_history_pb2.Record]
     attempt: int
     last_released: int
     told: _containers.RepeatedCompositeFieldContainer[Told]
-    def __init__(self, life: _Optional[bytes] = ..., total: _Optional[int] = ..., records: _Optional[_Iterable[_Union[_history_pb2.Record, _Mapping]]] = ..., attempt: _Optional[int] = ..., last_released: _Optional[int] = ..., told: _Optional[_Iterable[_Union[Told, _Mapping]]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, life: _Optional[bytes] = ..., total: _Optional[int] = ..., records: _Optional[_Iterable[_Union[_history_pb2.Record, _Mapping]]] = ..., attempt: _Optional[int] = ..., last_released: _Optional[int] = ..., told: _Optional[_Iterable[_Union[Told, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Told(_message.Message):
     __slots__ = ("round", "attempt", "model_digest", "bond")

@@ -36,7 +36,9 @@ from silomix.runtime.core.protocol.hearing import (
     HEAR_S,
     MOST_RAISES,
     WAY_OUT,
+    Life,
     Shown,
+    check_later,
     check_shown,
     counts,
     holds,
@@ -818,6 +820,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self.tried_here = 0
         self.life = b""
         """Of this process: hops serve the highest that they were shown."""
+        self.life_signature = b""
+        """What hops believe it by, and a process that comes before it."""
         self.heard: dict[str, Shown] = {}
         """Hops that have shown this process what they know."""
         self.gone: set[str] = set()
@@ -957,6 +961,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
     def _ask_heads(self, number: int) -> list[Effect]:
         """Begin a life above a number. The newest record is asked for too: it may count without this node knowing."""
         life = life_after(number, self._rng)
+        self.life_signature = Life(self.identity.name, life).signed(self.identity, self.federation).signature
         self.heard = {}
         return [Remember(Lived(life)), AskHeads(life, max(0, self.log.round - 1), self.federation.chain)]
 
@@ -964,7 +969,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         hop, shown = event.hop, event.shown
         if hop not in self.federation.chain or shown.life < self.life:
             return []  # an answer to an earlier question
-        check_shown(shown, self.log, number_of(self.life))
+        check_shown(shown, self.log)
         if shown.life > self.life:
             return self._outlived(hop, shown)
         heard = {**self.heard, hop: shown}
@@ -979,6 +984,7 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
 
     def _outlived(self, hop: str, shown: Shown) -> list[Effect]:
         """A hop has seen a process with a higher number: this one was restored, or there is a second one."""
+        check_later(hop, shown, number_of(self.life), self.log.epochs)
         raised = {**self._raised, hop: self._raised.get(hop, 0) + 1}
         often = tuple(name for name in self.federation.chain if raised.get(name, 0) > MOST_RAISES)
         if len(self.federation.chain) - len(often) < self.federation.chain_rule.minimum:
@@ -1040,12 +1046,13 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         if hop not in self.federation.chain or shown.life < self.life:
             return []
         if shown.life > self.life:
+            check_later(hop, shown, number_of(self.life), self.log.epochs)
             served = tuple(h for h in self.federation.chain if h == hop or h in self._lost_to)
             if len(self.federation.chain) - len(served) < self.federation.chain_rule.minimum:
                 raise self._superseded(served)
             self._lost_to = {*self._lost_to, hop}
             return self._failed(HopFailed(hop, "it serves another aggregator process with this identity", event.now))
-        check_shown(shown, self.log, number_of(self.life))
+        check_shown(shown, self.log)
         if any(record.round >= self.log.round for record in missing_records(self.log, {hop: shown})):
             raise LocalFault(
                 Reason.FORKED,

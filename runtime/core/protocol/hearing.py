@@ -4,8 +4,10 @@ It cannot tell by itself. So each time that it starts it asks every hop to show 
 attempt, and for whom it has released the model. Records are signed by this aggregator and countersigned by hops, so
 nobody can make one up; and of as many hops as a chain has at least, one that is honest has every record that counts.
 
-Each start has a number, its life. A hop that has been shown a higher one takes nothing more from a lower: what is still
-on its way from before, or comes from a second process with the same identity, is refused.
+Each start has a number, its life, which the aggregator signs. A hop that has been shown a higher one takes nothing more
+from a lower: what is still on its way from before, or comes from a second process with the same identity, is refused.
+Whoever is refused is shown the signature: without one, a single hop could claim a number so high that no other hop
+would follow an aggregator there.
 
 Processes of a hop have lives too, signed by the hop. When members greet one another, they show the highest of each hop
 that they know of. A hop that is shown a higher one with its own signature was started twice, or from an old copy of its
@@ -20,6 +22,7 @@ from enum import Enum
 from silomix.runtime.core.digest import digest
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Rng
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import SHOWN, Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.messages import Bond
@@ -41,9 +44,12 @@ MOST_SHOWN = 64
 MOST_TOLD = 16
 """Releases of one model in one answer: those of the newest attempts."""
 MOST_AHEAD = 1 << 32
-"""Starts that a process can have missed: a number far beyond would leave none above it."""
+"""How far above the last number a hop follows: who has the key for a moment could else leave no number above it."""
+MOST_MISSED = MOST_AHEAD // 2
+"""Starts that an aggregator can have missed. Half, so that it stays in reach of hops that have missed as many."""
 MOST_RAISES = 2
-"""How often one hop may show a higher number while an aggregator begins."""
+"""How often one hop may show a later process while an aggregator begins: two that begin at once would outdo each other
+for ever, each with a signature."""
 HEAR_S = 10.0
 """Time that the other hops have to be heard in, once as many as a chain needs have been."""
 WAY_OUT = 'see "An aggregator that was restored" in docs/operations.md'
@@ -74,6 +80,8 @@ class Shown:
     """The newest attempt that it knows of the round that comes next."""
     last_released: int
     told: tuple[Told, ...]
+    signature: bytes = b""
+    """The aggregator's, under that life: a hop has nothing else to show for it."""
 
 
 def life_after(number: int, rng: Rng) -> bytes:
@@ -95,14 +103,12 @@ def counts(record: Record, log: RoundLog) -> bool:
     return True
 
 
-def check_shown(shown: Shown, log: RoundLog, number: int) -> None:
+def check_shown(shown: Shown, log: RoundLog) -> None:
     """Check what a hop shows, before any of it is believed: records each under the epoch in which they were made.
 
-    `number` is that of the process which asks. Of the rest nothing is signed, so it is held to what can be.
+    Of the rest nothing is signed but the life, so it is held to what can be.
     """
     most = most_records(log)
-    if number_of(shown.life) > number + MOST_AHEAD:
-        raise PeerFault(Reason.MALFORMED, "no aggregator was ever started that often", found=number_of(shown.life))
     if shown.attempt > MOST_ATTEMPTS or shown.last_released > most or len(shown.records) > most:
         raise PeerFault(Reason.MALFORMED, "a hop shows more rounds or attempts than there can be")
     _check_order(shown.records, shown.start)
@@ -119,6 +125,36 @@ def check_asked(life: bytes, asked: bytes) -> None:
             found=number_of(life),
             expected=number_of(asked),
         )
+
+
+def check_later(hop: str, shown: Shown, number: int, epochs: Epochs) -> None:
+    """Check that a process which a hop shows as a later one than that with this number was this aggregator's.
+
+    It was signed under the key that the aggregator has in an epoch, or had in an earlier one.
+    """
+    if not any(_lived(shown, federation) for federation in epochs.chain):
+        raise PeerFault(
+            Reason.BAD_SIGNATURE,
+            f"{hop} shows a later process of this aggregator (number {number_of(shown.life)}) which the aggregator has "
+            "not signed: it is not believed",
+            peer=hop,
+        )
+    if number_of(shown.life) > number + MOST_MISSED:
+        raise PeerFault(
+            Reason.MALFORMED,
+            f"{hop} shows a process with number {number_of(shown.life)}, and no aggregator was ever started that "
+            "often: somebody else has signed with its key",
+            peer=hop,
+            found=number_of(shown.life),
+        )
+
+
+def _lived(shown: Shown, federation: Federation) -> bool:
+    try:
+        Life(federation.aggregator.name, shown.life, shown.signature).check(federation)
+    except PeerFault:
+        return False
+    return True
 
 
 def check_made(records: Sequence[Record], start: int, log: RoundLog) -> None:
@@ -237,29 +273,29 @@ def _united(copies: list[Record], log: RoundLog) -> Record:
     return replace(copies[0], countersignatures=in_order)
 
 
-# Processes of a hop
+# Processes, and who signs for them
 
 
 @dataclass(frozen=True)
 class Life:
-    """One process of a hop."""
+    """One process of a hop, or of the aggregator."""
 
-    hop: str
+    name: str
     life: bytes
     """The number of the process, and its token."""
     signature: bytes = b""
 
     def digest(self, federation: Federation) -> bytes:
-        """What its hop signs."""
-        return digest("life", federation.first, self.hop, self.life)
+        """What its node signs."""
+        return digest("life", federation.first, self.name, self.life)
 
     def signed(self, identity: Identity, federation: Federation) -> "Life":
-        """The same with its hop's signature."""
+        """The same with its node's signature."""
         return replace(self, signature=identity.sign(self.digest(federation)))
 
     def check(self, federation: Federation) -> None:
-        """Refuse a life that its hop has not signed [bad_signature]."""
-        verify(federation.member(self.hop).key, self.digest(federation), self.signature, self.hop)
+        """Refuse a life that its node has not signed [bad_signature]."""
+        verify(federation.member(self.name).key, self.digest(federation), self.signature, self.name)
 
 
 class Standing(Enum):
@@ -277,7 +313,7 @@ class Lives:
         """`own` is this node's, if it is a hop."""
         self._federation = federation
         self.own = own
-        self._newest = {} if own is None else {own.hop: own}
+        self._newest = {} if own is None else {own.name: own}
 
     @property
     def known(self) -> tuple[Life, ...]:
@@ -286,21 +322,21 @@ class Lives:
 
     def take(self, life: Life) -> Standing:
         """Take in a process that somebody knows of. Raise if it is of this very hop, and came after this one."""
-        known = self._newest.get(life.hop)
+        known = self._newest.get(life.name)
         if known is not None and known.life == life.life:
             return Standing.KNOWN
         life.check(self._federation)
         if known is not None and life.life < known.life:
             return Standing.OLD
-        if self.own is not None and self.own.hop == life.hop:
+        if self.own is not None and self.own.name == life.name:
             raise self._superseded(self.own, life)
-        self._newest[life.hop] = life
+        self._newest[life.name] = life
         return Standing.NEW
 
     def _superseded(self, own: Life, life: Life) -> LocalFault:
         return LocalFault(
             Reason.SUPERSEDED,
-            f"another process with the identity of {own.hop} has begun (number {number_of(life.life)}; this is number "
+            f"another process with the identity of {own.name} has begun (number {number_of(life.life)}; this is number "
             f"{number_of(own.life)}), or this one's state is an old copy: this one ends. Run one process, with the "
             "newest state; if that is lost, the hop needs a new name, in another epoch",
         )

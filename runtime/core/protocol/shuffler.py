@@ -47,7 +47,15 @@ from silomix.runtime.core.protocol.check.said import (
 from silomix.runtime.core.protocol.check.trapped import NO_TRAPS, Trapped, TrapProof
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_SHOWN, MOST_TOLD, Shown, Told, number_of
+from silomix.runtime.core.protocol.hearing import (
+    MOST_AHEAD,
+    MOST_SHOWN,
+    MOST_TOLD,
+    Life,
+    Shown,
+    Told,
+    number_of,
+)
 from silomix.runtime.core.protocol.identity import Identity, verify
 from silomix.runtime.core.protocol.machine import IGNORES, Machine, Remember, Table, does, refuses
 from silomix.runtime.core.protocol.messages import (
@@ -170,6 +178,8 @@ class Heard:
     """The durable fact that an aggregator process has begun: nothing is taken from one that began before."""
 
     life: bytes
+    signature: bytes
+    """The proof for one that began before."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +281,8 @@ class Show:
     federation: bytes
     life: bytes
     start: int
+    signature: bytes
+    """The aggregator's, under its life."""
 
 
 @dataclass(frozen=True)
@@ -915,6 +927,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self.last_released = 0
         self.life = b""
         """The highest that an aggregator has shown: no other is served."""
+        self._life_signature = b""
         self.forks: dict[int, Forked] = {}
         self.stated: dict[bytes, Statement] = {}
         """By manifest: the one coin that this hop has answered."""
@@ -949,7 +962,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
                 self.released.setdefault(fact.model, []).append(fact)
                 self.last_released = max(self.last_released, fact.round)
             case Heard():
-                self.life = max(self.life, fact.life)
+                self.life, self._life_signature = fact.life, fact.signature
             case Stored():
                 self._take_record(fact.record)
             case Forked():
@@ -1050,10 +1063,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _show(self, event: Show) -> list[Effect]:
         """Show an aggregator process what it may have lost, and take nothing more from one that began before.
 
-        It may be in another epoch already, or still: whichever comes first learns from the other.
+        It may be in another epoch already, or still: whichever comes first learns from the other. It signs with the key
+        that it has there.
         """
-        if self.log.epochs.find(event.federation) is None:
-            self.federation.check_same(event.federation, self.federation.aggregator.name)
+        asks = self.log.epochs.find(event.federation) or self.federation
+        asks.check_same(event.federation, asks.aggregator.name)
+        Life(asks.aggregator.name, event.life, event.signature).check(asks)
         if number_of(event.life) > number_of(self.life) + MOST_AHEAD:  # no later process could go beyond it
             raise PeerFault(Reason.MALFORMED, "an aggregator process has a number far beyond that of the last one")
         log, attempts = self.log, [a for round_, a in (*self.keys, self.closed) if round_ == self.log.round]
@@ -1062,10 +1077,14 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         facts = [f for f in self.released.get(log.model, ()) if f.bond is not None]
         told = tuple(Told(f.round, f.attempt, f.model, f.bond) for f in facts[-MOST_TOLD:] if f.bond is not None)
         records = tuple(self._with_own(record) for record in log.records[event.start : event.start + MOST_SHOWN])
-        newer: list[Effect] = [Remember(Heard(event.life))] if event.life > self.life else []
-        life = max(self.life, event.life)
+        newer: list[Effect] = []
+        life, signature = self.life, self._life_signature
+        if event.life > life:
+            life, signature = event.life, event.signature
+            newer.append(Remember(Heard(life, signature)))
         attempt = max(attempts, default=0)
-        return [*newer, Shows(Shown(life, log.round, event.start, records, attempt, self.last_released, told))]
+        shown = Shown(life, log.round, event.start, records, attempt, self.last_released, told, signature)
+        return [*newer, Shows(shown)]
 
     def _with_own(self, record: Record) -> Record:
         """The record with this hop's countersignature, unless it has countersigned another of that round."""

@@ -94,11 +94,11 @@ class Recovery:
         Each page is checked as it comes, so that a hop which makes records up is not listened to for long.
         """
         node, core_ = self._node, self._node.core
-        life, start = core_.life, max(0, core_.log.round - 1)
+        life, signature, start = core_.life, core_.life_signature, max(0, core_.log.round - 1)
         records: list[Record] = []
         while True:
             request = services_pb2.ShowRequest(
-                federation_digest=node.federation.digest, life=life, start=start + len(records)
+                federation_digest=node.federation.digest, life=life, start=start + len(records), signature=signature
             )
             what, limit = method("ShufflerService", "Show"), node.limits.shown
             answer = await node.line(hop).ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)

@@ -12,6 +12,7 @@ from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.policy import Policy
 from silomix.runtime.core.protocol.federation import Federation, Member
+from silomix.runtime.core.protocol.hearing import Life
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import (
     Bond,
@@ -63,6 +64,11 @@ def federation(silos: int = 4, hops: int = 2, **policy: Any) -> Federation:
             **{"minimum_cohort": 3, "chunk_parameters": 4, "deadline_s": 60, "release_s": 20, "rounds": 4, **policy}
         ),
     )
+
+
+def lived(life: bytes, f: Federation, signer: str = AGGREGATOR) -> bytes:
+    """The aggregator's signature under a life of its own."""
+    return Life(AGGREGATOR, life).signed(identity(signer), f).signature
 
 
 def private(hop: str, silo: str, round_: int, attempt: int = 1) -> Secret:

@@ -389,7 +389,9 @@ class Aggregator(Node):
         for name, hop in ((name, self.net.hops[name]) for name in chain):
             match effect:
                 case aggregating.AskHeads(_, start):
-                    self.net.call(self, hop, shuffler.Show(self.net.f.digest, life, start), self.shows)
+                    self.net.call(
+                        self, hop, shuffler.Show(self.net.f.digest, life, start, self.core.life_signature), self.shows
+                    )
                 case aggregating.AskKeys():
                     known = self.core.hop_released.get(name, 0)
                     number = (effect.round, effect.attempt, effect.silos, known, effect.head, now, life)

@@ -19,6 +19,7 @@ from tests.core.protocol.federations import (
     header,
     headers,
     identity,
+    lived,
     pad,
     ready,
     rng,
@@ -181,7 +182,9 @@ class Node:
     def shown(self, records: Sequence[Record] = (), **changes: Any) -> Shown:
         """What a hop shows that has these records from the newest here on, or no news."""
         start = max(0, self.core.log.round - 1)
-        known: dict[str, Any] = {"attempt": 0, "last_released": 0, "told": (), "life": self.core.life}
+        life = changes.get("life", self.core.life)
+        known: dict[str, Any] = {"attempt": 0, "last_released": 0, "told": (), "life": life}
+        known["signature"] = lived(life, self.f)
         return Shown(total=start + len(records), start=start, records=tuple(records), **{**known, **changes})
 
     def countersigned(self, hop: str, now: float = 0.0) -> CountersignedIn:

@@ -15,6 +15,7 @@ from tests.core.protocol.federations import (
     federation,
     headers,
     identity,
+    lived,
     manifest,
     ready,
     recorded,
@@ -524,10 +525,13 @@ def test_a_hop_shows_what_it_knows_also_to_an_aggregator_of_the_epoch_before_or_
 ) -> None:
     """After a change, one of them is first: a hop that waits for the record would never be heard."""
     machine = hop(of, log=AFTER)
-    shows = machine.step(shuffler.Show(asks.digest, bytes(24), 0))[-1]
+    life = bytes(24)
+    shows = machine.step(shuffler.Show(asks.digest, life, 0, lived(life, asks)))[-1]
     assert isinstance(shows, shuffler.Shows)
     assert shows.shown.total == len(AFTER.records)
-    assert refused(lambda: machine.step(shuffler.Show(bytes(32), bytes(24), 0))) is Reason.WRONG_FEDERATION
+    assert (
+        refused(lambda: machine.step(shuffler.Show(bytes(32), life, 0, lived(life, asks)))) is Reason.WRONG_FEDERATION
+    )
 
 
 def test_the_aggregator_names_the_epoch_in_a_record_that_was_applied_and_in_no_other() -> None:

@@ -16,12 +16,13 @@ from tests.core.protocol.federations import (
     federation,
     flipped,
     identity,
+    lived,
     past,
     recorded,
 )
 from tests.core.protocol.nets import Net
 from tests.core.protocol.test_aggregator import Node
-from tests.core.protocol.test_epochs import AFTER, IN_E2, LOG, SWITCH
+from tests.core.protocol.test_epochs import AFTER, BOTH, E1, E2, IN_E2, LOG, SWITCH
 
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.protocol import shuffler
@@ -40,9 +41,12 @@ from silomix.runtime.core.protocol.aggregator import (
     Start,
     Tick,
 )
+from silomix.runtime.core.protocol.epochs import Epochs
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import (
     HEAR_S,
     MOST_AHEAD,
+    MOST_MISSED,
     MOST_RAISES,
     Life,
     Lives,
@@ -50,6 +54,7 @@ from silomix.runtime.core.protocol.hearing import (
     Standing,
     Told,
     check_asked,
+    check_later,
     check_made,
     check_shown,
     counts,
@@ -356,29 +361,61 @@ EVERY = past(F, ROUNDS).records
 @pytest.mark.parametrize(
     "most",
     [
-        shown(life=life_after(6 + MOST_AHEAD, bytes)),
         shown(attempt=MOST_ATTEMPTS),
         shown(last_released=ROUNDS + 1),
         shown(*EVERY),
     ],
-    ids=["starts", "attempts", "last released", "records"],
+    ids=["attempts", "last released", "records"],
 )
 def test_as_much_as_there_can_be_is_believed(most: Shown) -> None:
-    check_shown(most, RoundLog(F), 7)
+    check_shown(most, RoundLog(F))
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        shown(life=life_after(7 + MOST_AHEAD, bytes)),
         shown(attempt=MOST_ATTEMPTS + 1),
         shown(last_released=ROUNDS + 2),
         shown(*EVERY, recorded(past(F, ROUNDS))),
     ],
-    ids=["starts", "attempts", "last released", "records"],
+    ids=["attempts", "last released", "records"],
 )
 def test_more_than_there_can_be_is_not_believed(more: Shown) -> None:
-    assert refused(lambda: check_shown(more, RoundLog(F), 7)) is Reason.MALFORMED
+    assert refused(lambda: check_shown(more, RoundLog(F))) is Reason.MALFORMED
+
+
+def later(number: int, f: Federation = F, signer: str = AGGREGATOR) -> Shown:
+    """What a hop shows that serves a process with this number."""
+    life = life_after(number - 1, bytes)
+    return shown(life=life, signature=lived(life, f, signer))
+
+
+def test_a_later_process_is_one_that_the_aggregator_has_signed_in_an_epoch_that_counts() -> None:
+    """Its key may have changed since. A hop has no such key, so it can make no process up."""
+    renewed = replace(E2, aggregator=replace(E2.aggregator, key=identity("new key").public))
+    both = Epochs((E1, renewed))
+    for one in (later(9, E1), later(9, renewed, "new key")):
+        check_later("hop-1", one, 7, both)
+    unsigned = replace(later(9, E1), signature=bytes(64))
+    moved = replace(later(9, E1), life=life_after(9, bytes))
+    for one in (unsigned, moved, later(9, E1, "hop-1"), later(9, FOUR), replace(unsigned, signature=b"")):
+        with pytest.raises(PeerFault, match="hop-1 shows a later process") as caught:
+            check_later("hop-1", one, 7, both)
+        assert caught.value.reason is Reason.BAD_SIGNATURE
+        assert caught.value.details["peer"] == "hop-1"
+    assert refused(lambda: check_later("hop-1", later(9, E1, "new key"), 7, BOTH)) is Reason.BAD_SIGNATURE
+
+
+def test_whoever_has_had_the_key_for_a_moment_gets_no_aggregator_further_than_hops_follow() -> None:
+    """Not those either which have missed as many starts as an aggregator may."""
+    check_later("hop-1", later(7 + MOST_MISSED), 7, Epochs((F,)))
+    too_far = later(8 + MOST_MISSED)
+    assert refused(lambda: check_later("hop-1", too_far, 7, Epochs((F,)))) is Reason.MALFORMED
+    for missed in (0, MOST_MISSED - 1):
+        hop = shuffler.Shuffler(F, identity("hop-1"), bytes)
+        hop.recall(shuffler.Heard(life_after(MOST_AHEAD - missed - 1, bytes), bytes(64)))
+        begun = life_after(MOST_AHEAD + MOST_MISSED, bytes)  # by one with the number MOST_AHEAD, which was raised
+        assert hop.step(shuffler.Show(F.digest, begun, 0, lived(begun, F)))
 
 
 def test_a_hop_that_was_shown_a_process_shows_none_that_began_earlier() -> None:
@@ -496,7 +533,7 @@ def process(hop: str, number: int, signer: str = "") -> Life:
     [
         process("hop-1", 2, signer="hop-2"),
         replace(process("hop-1", 2), life=life_after(2, bytes)),
-        replace(process("hop-1", 2), hop="hop-2"),
+        replace(process("hop-1", 2), name="hop-2"),
         Life("hop-1", life_after(1, bytes)),
     ],
     ids=["another signed", "another number", "another hop", "nobody signed"],
@@ -625,6 +662,55 @@ def test_while_it_begins_a_hop_may_show_higher_numbers_twice_and_no_oftener() ->
     assert node.feed(Tick(HEAR_S)) == [Load(0)]
 
 
+def invented(node: Node, hop: str = "hop-4") -> HeadIn:
+    """A process that never was, as far ahead as an honest one could be."""
+    life = life_after(number_of(node.core.life) + MOST_MISSED - 1, bytes)
+    return HeadIn(hop, node.shown(life=life, signature=lived(life, node.f, hop)), 0.0)
+
+
+def test_a_hop_that_makes_a_later_process_up_is_not_heard_and_the_others_serve_this_one() -> None:
+    """Believed, it would have the aggregator go where no other hop follows: one hop would end the federation."""
+    node = Node(FOUR)
+    awake(node)
+    life = node.core.life
+    assert node.refuses(invented(node)) is Reason.BAD_SIGNATURE
+    assert (node.core.life, node.core.heard) == (life, {})
+    for hop in FOUR.chain[:3]:
+        served = shuffler.Shuffler(FOUR, identity(hop), bytes)
+        answer = served.step(shuffler.Show(FOUR.digest, life, 0, node.core.life_signature))[-1]
+        assert isinstance(answer, shuffler.Shows)
+        node.feed(HeadIn(hop, answer.shown, 0.0))
+    assert node.refuses(invented(node)) is Reason.BAD_SIGNATURE
+    assert node.feed(Tick(HEAR_S)) == [Load(0)]
+
+
+def test_hops_that_make_a_later_process_up_end_none_that_has_begun() -> None:
+    """They serve nobody: they are missed as if they were silent, and say no more than that."""
+    node = Node(FOUR)
+    node.start()
+    for hop in FOUR.chain:
+        assert node.refuses(invented(node, hop)) is Reason.BAD_SIGNATURE
+    assert node.core.phase is Phase.PREPARING
+
+
+def test_what_a_hop_was_shown_is_believed_by_a_process_that_comes_before() -> None:
+    """It comes to it from a hop that keeps the signature on its disk."""
+    newer, node = Node(FOUR), Node(FOUR)
+    for _ in range(3):
+        newer.restart()
+        awake(newer)
+    hop = shuffler.Shuffler(FOUR, identity("hop-1"), bytes)
+    heard = shuffler.Heard(newer.core.life, newer.core.life_signature)
+    assert hop.step(shuffler.Show(FOUR.digest, heard.life, 0, heard.signature))[0] == Remember(heard)
+    again = shuffler.Shuffler(FOUR, identity("hop-1"), bytes)
+    again.recall(heard)
+    awake(node)
+    answer = again.step(shuffler.Show(FOUR.digest, node.core.life, 0, node.core.life_signature))[-1]
+    assert isinstance(answer, shuffler.Shows)
+    node.feed(HeadIn("hop-1", answer.shown, 0.0))
+    assert number_of(node.core.life) == number_of(newer.core.life) + 1
+
+
 def test_it_ends_when_too_few_hops_are_left_that_another_process_has_not_come_to() -> None:
     node = Node()
     awake(node)
@@ -673,7 +759,7 @@ def test_a_hop_takes_nothing_from_a_process_that_another_came_after() -> None:
     net = Net(silos=4, hops=2, rounds=1)
     old, new = net.core.life, life_after(9, net.rng)
     hop = net.hops["hop-1"]
-    hop.step(shuffler.Show(net.f.digest, new, 0))
+    hop.step(shuffler.Show(net.f.digest, new, 0, lived(new, net.f)))
     head = net.core.log.last
     assert head is not None
     asked = shuffler.Prepare(net.f.digest, 1, 2, net.f.silo_names, 0, head.digest, 0.0, old)
@@ -700,12 +786,12 @@ def test_of_two_processes_with_one_identity_the_first_ends_and_there_is_one_sum(
     second = Aggregator(net.f, identity(AGGREGATOR), net.rng)
     second.step(Awake(0.0))
     for name, hop in net.hops.items():
-        answer = hop.step(shuffler.Show(net.f.digest, second.life, 0))[-1]
+        answer = hop.step(shuffler.Show(net.f.digest, second.life, 0, second.life_signature))[-1]
         assert isinstance(answer, shuffler.Shows)
         second.step(HeadIn(name, answer.shown, 0.0))
     # Its number is no higher than the first one's: it goes above it, and is heard.
     for name, hop in net.hops.items():
-        answer = hop.step(shuffler.Show(net.f.digest, second.life, 0))[-1]
+        answer = hop.step(shuffler.Show(net.f.digest, second.life, 0, second.life_signature))[-1]
         assert isinstance(answer, shuffler.Shows)
         second.step(HeadIn(name, answer.shown, 0.0))
     assert second.phase is Phase.LOADING
@@ -713,7 +799,7 @@ def test_of_two_processes_with_one_identity_the_first_ends_and_there_is_one_sum(
     net.submit()  # bodies still come to hop 1, and the padded sum to the first process
     assert net.core.phase is Phase.READY
     assert Reason.SUPERSEDED in net.refusals  # no hop signs for it
-    answer = net.hops["hop-1"].step(shuffler.Show(net.f.digest, net.core.life, 0))[-1]
+    answer = net.hops["hop-1"].step(shuffler.Show(net.f.digest, net.core.life, 0, net.core.life_signature))[-1]
     assert isinstance(answer, shuffler.Shows)
     with pytest.raises(LocalFault) as caught:
         net.core.step(HeadIn("hop-1", answer.shown, 0.0))

@@ -14,15 +14,17 @@ from tests.core.protocol.federations import (
     header,
     headers,
     identity,
+    lived,
     manifest,
     past,
     rng,
 )
 from tests.core.protocol.hops import SILOS, F, Hop, opened, opening, passed_on, released
-from tests.core.protocol.test_epochs import BOTH, E2, LOG
+from tests.core.protocol.test_epochs import BOTH, E1, E2, LOG
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Level
+from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_TOLD, Shown, life_after
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Header, Manifest
@@ -350,8 +352,12 @@ def test_garbage_does_not_let_a_silo_back_in_that_sits_out_for_longer() -> None:
 # An aggregator that begins
 
 
+def show(life: bytes) -> Show:
+    return Show(F.digest, life, 0, lived(life, F))
+
+
 def shown(hop: Hop, life: bytes = b"") -> Shown:
-    answer = hop.feed(Show(F.digest, life, 0))[-1]
+    answer = hop.feed(show(life))[-1]
     assert isinstance(answer, Shows)
     return answer.shown
 
@@ -394,10 +400,36 @@ def test_a_hop_remembers_an_aggregator_only_if_it_began_later() -> None:
     """What it remembered of an earlier one would count after its next start."""
     hop = Hop("hop-1")
     lives = [life_after(number, rng(number)) for number in range(2)]
-    heard = [len(hop.feed(Show(F.digest, life, 0))) - 1 for life in (lives[1], lives[1], lives[0])]
+    heard = [len(hop.feed(show(life))) - 1 for life in (lives[1], lives[1], lives[0])]
     assert heard == [1, 0, 0]
     hop.restart()
-    assert shown(hop, lives[0]).life == lives[1]
+    later = shown(hop, lives[0])
+    assert (later.life, later.signature) == (lives[1], lived(lives[1], F))
+
+
+def test_a_hop_hears_no_process_that_the_aggregator_has_not_signed_for() -> None:
+    """Whoever can call in its name, for a moment and without its key, shuts out no process of it."""
+    hop, life = Hop("hop-1"), life_after(0, rng())
+    for signature in (b"", bytes(64), lived(life, F, "hop-1"), lived(life_after(1, rng()), F)):
+        assert hop.refuses(Show(F.digest, life, 0, signature)) is Reason.BAD_SIGNATURE
+    assert hop.core.life == b""
+    hop.feed(show(life))
+    assert hop.core.life == life
+
+
+def test_a_process_of_the_aggregator_is_signed_with_the_key_of_its_epoch() -> None:
+    """The key may have changed between the two; and whoever has found the old one can do nothing with it."""
+    renamed = replace(E2, aggregator=replace(E2.aggregator, key=identity("new key").public))
+    machine = Shuffler(E1, identity("hop-1"), rng(), Epochs((E1, renamed)))
+    life = life_after(0, rng())
+    old, new = lived(life, E1), lived(life, E1, "new key")
+    for asks, signature in ((E1, new), (renamed, old)):
+        with pytest.raises(PeerFault) as caught:
+            machine.step(Show(asks.digest, life, 0, signature))
+        assert caught.value.reason is Reason.BAD_SIGNATURE
+    for asks, signature in ((renamed, new), (E1, old)):
+        assert isinstance(machine.step(Show(asks.digest, life, 0, signature))[-1], Shows)
+    assert machine.life == life
 
 
 def test_no_aggregator_takes_a_number_that_no_later_one_could_go_beyond() -> None:
@@ -405,7 +437,7 @@ def test_no_aggregator_takes_a_number_that_no_later_one_could_go_beyond() -> Non
     hop = Hop("hop-1")
     shown(hop, life_after(0, rng()))
     far = life_after(1 + MOST_AHEAD, rng())
-    assert hop.refuses(Show(F.digest, far, 0)) is Reason.MALFORMED
+    assert hop.refuses(show(far)) is Reason.MALFORMED
     assert shown(hop, life_after(MOST_AHEAD, rng())).life == life_after(MOST_AHEAD, rng())
 
 

@@ -440,13 +440,13 @@ def test_a_hop_that_was_merely_started_again_uses_up_no_attempt() -> None:
 def test_a_hop_that_released_the_model_for_others_unheard_stands_aside_until_the_next() -> None:
     """It was away when this aggregator began after losing its disk; the others have gone on meanwhile."""
     net = _revealing()
-    told = net.hops["hop-1"].step(shuffler.Show(net.f.digest, net.core.life, 0))[-1]
+    told = net.hops["hop-1"].step(shuffler.Show(net.f.digest, net.core.life, 0, net.core.life_signature))[-1]
     assert isinstance(told, shuffler.Shows)
     assert told.shown.told
     second = aggregating.Aggregator(net.f, identity(AGGREGATOR), net.rng)
     second.step(aggregating.Awake(0.0))
     for name in ALL[1:]:
-        shown = net.hops[name].core.step(shuffler.Show(net.f.digest, second.life, 0))[-1]
+        shown = net.hops[name].core.step(shuffler.Show(net.f.digest, second.life, 0, second.life_signature))[-1]
         assert isinstance(shown, shuffler.Shows)
         blank = type(shown.shown)(second.life, shown.shown.total, 0, shown.shown.records, 0, 0, ())
         second.step(aggregating.HeadIn(name, blank, 0.0))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.core.protocol.federations import (
+    AGGREGATOR,
     MODEL,
     STATE,
     cohort,
@@ -113,10 +114,11 @@ def test_a_fingerprint_is_eighty_bits_of_all_keys(keys: tuple[bytes, ...]) -> No
 
 
 @pytest.mark.parametrize(("f", "genesis"), [(OWNED, OWNED.digest), (LATER, some(3))], ids=EPOCHS)
-def test_a_life_is_signed_for_one_hop_in_all_epochs(f: Federation, genesis: bytes) -> None:
-    expected = digest("life", genesis, "hop-1", b"life")
-    assert Life("hop-1", b"life").digest(f) == expected
-    assert Life("hop-1", b"life").signed(identity("hop-1"), f).signature == identity("hop-1").sign(expected)
+@pytest.mark.parametrize("name", ["hop-1", AGGREGATOR])
+def test_a_life_is_signed_for_one_hop_or_the_aggregator_in_all_epochs(f: Federation, genesis: bytes, name: str) -> None:
+    expected = digest("life", genesis, name, b"life")
+    assert Life(name, b"life").digest(f) == expected
+    assert Life(name, b"life").signed(identity(name), f).signature == identity(name).sign(expected)
 
 
 # Rounds

@@ -13,7 +13,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol import shuffler
 from silomix.runtime.core.protocol.aggregator import Awake, HeadIn
 from silomix.runtime.core.protocol.epochs import consents, owner_of
-from silomix.runtime.core.protocol.hearing import MOST_AHEAD, MOST_RAISES, life_after
+from silomix.runtime.core.protocol.hearing import MOST_RAISES, life_after
 from silomix.runtime.core.protocol.lineage import check_transcript
 from silomix.runtime.core.protocol.owners import epoch_digest
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, countersign_digest
@@ -103,8 +103,6 @@ def awake() -> Node:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"life": b"\xff" * 24},
-        {"life": (MOST_AHEAD + 2).to_bytes(8, "big") + bytes(16)},
         {"attempt": MOST_ATTEMPTS + 1},
         {"last_released": 1 << 60},
     ],
