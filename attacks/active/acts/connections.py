@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -52,7 +53,8 @@ async def strangers(stage: Stage) -> Loot:
             for how, line in _strangers(stage, FIRST):
                 dialled += 1
                 try:
-                    await line.unary_unary(CHECK)(b"", metadata=SAID, timeout=ASK_S)
+                    ask: Any = line.unary_unary(CHECK)
+                    await ask(b"", metadata=SAID, timeout=ASK_S)
                     answered += 1
                 except grpc.aio.AioRpcError as error:
                     refusals[how] = Refusal(FIRST, error.code().name.lower(), f"no connection {how}")
