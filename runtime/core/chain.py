@@ -26,6 +26,11 @@ class ChainRule:
         return self.pool - self.minimum
 
     @property
+    def least(self) -> int:
+        """The shortest chain that may be agreed on: any two share two hops, or there is only one, the whole pool."""
+        return min(self.pool, (self.pool + 1) // 2 + 1)
+
+    @property
     def problem(self) -> str:
         """What is wrong with the numbers, or nothing."""
         if not 1 <= self.minimum <= self.pool:
@@ -33,7 +38,7 @@ class ChainRule:
         if self.minimum < self.pool and self.colluding < 1:
             return (
                 f"two chains of {self.minimum} hops from a pool of {self.pool} need not share an honest hop; "
-                f"a chain needs at least {self.pool // 2 + 1} of them"
+                f"a chain needs at least {self.least} of them"
             )
         return ""
 

@@ -147,7 +147,8 @@ class Line:
 def told_to_end() -> bool:
     """Whether somebody has cancelled the task that runs: gRPC raises the same error where nobody has."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    assert task is not None, "whoever was cancelled is a task"
+    return task.cancelling() > 0
 
 
 def _broken(why: str) -> grpc.aio.AioRpcError:

@@ -43,6 +43,13 @@ def test_init_writes_a_federation_and_its_first_model(tmp_path: Path, capsys: py
     assert other.read_bytes() == first
 
 
+def test_init_says_what_its_chain_holds_against(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--silos", "3", "--shufflers", "5", "--minimum-hops", "4", "--task", "tests.nodes.toy:task", "--insecure"]
+    assert entry.main(["init", str(tmp_path / "federation"), *flags]) == 0
+    numbers = "holds against 2 that collude with the aggregator, and can be formed without 1"
+    assert f"chain of 4 or more of 5 hops: {numbers}\n" in capsys.readouterr().out
+
+
 def test_a_directory_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.main(["init", "/proc/no/such", "--task", "tests.nodes.toy:task"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -51,6 +51,12 @@ def rows(out: str) -> dict[str, Any]:
 # --- a policy ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_says_what_its_chain_holds_against(run: Run) -> None:
+    said = run("plan", "--shufflers", "5", "--minimum-hops", "4")
+    numbers = "holds against 2 that collude with the aggregator, and can be formed without 1"
+    assert f"chain of 4 or more of 5 hops: {numbers}\n" in said
+
+
 def test_json_of_a_plan(run: Run) -> None:
     out = run("plan", "--silos", "10", "--precision", "4", "--json")
     found = rows(out)

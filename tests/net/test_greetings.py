@@ -11,7 +11,7 @@ from tests.net.contexts import Context, Host
 from silomix.runtime.config.owners.epochs import Proposal
 from silomix.runtime.config.owners.pins import MAX_COUNTER
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.protocol.hearing import LIFE_BYTES
+from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net import meeting
@@ -136,6 +136,13 @@ def test_of_a_member_in_another_epoch_neither_pins_nor_processes_are_taken() -> 
     wire.federation_digest = ELSEWHERE
     said = read_greeting(wire, F)
     assert (said.federation, said.pins, said.lives, len(said.epochs)) == (ELSEWHERE, (), (), 1)
+
+
+def test_a_greeting_tells_of_one_newest_process_for_each_hop() -> None:
+    """Two could be told in any order, and the earlier one of them believed."""
+    lives = [Life(hop, bytes(LIFE_BYTES), bytes(SIGNATURE_BYTES)) for hop in F.chain]
+    assert read_greeting(greeting(F, (), lives=lives), F).lives == tuple(lives)
+    assert refused(greeting(F, (), lives=[lives[0], replace(lives[0], life=b"\1" * LIFE_BYTES)])) is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("field", ["protocol", "version"])

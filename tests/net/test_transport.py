@@ -104,6 +104,23 @@ def test_certificates_are_read_anew_for_a_handshake_when_they_have_changed_and_o
     assert fetch() is None
 
 
+def test_a_newer_pin_of_the_same_certificates_has_none_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member may sign as many as it likes, and each would cost everybody a trust store."""
+    made: list[Callable[[], object]] = []
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", lambda _first, fetch, _ask: made.append(fetch))
+    tls = pinned(Pin("silo-1", 1, certificate("silo-1")))
+    tls.certificate, tls.key = CA.certify("hop-1").certificate, CA.certify("hop-1").key
+    assert tls.trust() is True
+    transport._live(tls)
+    (fetch,) = made
+    assert tls.pins is not None
+    tls.pins.take(Pin("silo-1", 2, certificate("silo-1")).signed(identity("silo-1")))
+    assert (tls.trust(), fetch()) == (False, None)
+    tls.pins.take(Pin("silo-1", 3, certificate("silo-1", 2)).signed(identity("silo-1")))
+    assert tls.trust() is True
+    assert fetch() is not None
+
+
 @pytest.mark.parametrize("without", ["", "certificate", "key", "tls"])
 def test_a_node_has_tls_if_its_federation_has_and_it_has_both_certificate_and_key(tmp_path: Path, without: str) -> None:
     there = {name: tmp_path / name for name in ("certificate", "key")}

@@ -109,9 +109,9 @@ def alone(make: Callable[[], Node], work: Callable[[Any], Coroutine[Any, Any, T]
     return asyncio.run(go())
 
 
-def call(peer: str, *messages: Message, method: str = "Method") -> tuple[Call, Context]:
-    """A call that was let in, with what the peer sends; and what it is answered."""
-    context = Context([message.SerializeToString() for message in messages])
+def call(peer: str, *messages: Message, method: str = "Method", silent: bool = False) -> tuple[Call, Context]:
+    """A call that was let in, with what the peer sends, and whether it then stays silent; and what it is answered."""
+    context = Context([message.SerializeToString() for message in messages], silent=silent)
     return Call(context, Unseen(), peer, method), context  # type: ignore[arg-type]
 
 

@@ -83,9 +83,9 @@ def kept(node: AggregatorNode, round_: int) -> Transcript:
     return found
 
 
-def call_of(peer: str, *messages: Message) -> tuple[Call, Context]:
-    """A call that a member makes: what it sends, and where its answers go."""
-    context: Any = Context([message.SerializeToString() for message in messages])
+def call_of(peer: str, *messages: Message, silent: bool = False) -> tuple[Call, Context]:
+    """A call that a member makes: what it sends, whether it then stays silent, and where its answers go."""
+    context: Any = Context([message.SerializeToString() for message in messages], silent=silent)
     return Call(context, Host(), peer, "it"), context
 
 

@@ -136,8 +136,8 @@ def frames(m: Manifest, silo: str = "silo-1") -> list[Frame]:
     return [Frame(header=write_header(h)), *(Frame(chunk=c) for c in of), last_frame(h, of)]
 
 
-def inbox(node: ShufflerNode, peer: str, kind: Any, sent_: list[Any]) -> Inbox[Any]:
-    return Inbox(call(peer, *sent_)[0], kind, node.limits)
+def inbox(node: ShufflerNode, peer: str, kind: Any, sent_: list[Any], *, silent: bool = False) -> Inbox[Any]:
+    return Inbox(call(peer, *sent_, silent=silent)[0], kind, node.limits)
 
 
 async def submit(node: ShufflerNode, sent_: list[Frame], silo: str = "silo-1") -> Any:
@@ -355,6 +355,19 @@ def test_a_sum_is_taken_of_the_hop_before_in_the_open_attempt_and_of_nobody_else
         assert (await relay(node, [relay_open(m)])).root == bytes(32)
         assert await why(relay(node, [relay_open(m, "silo-1")], "silo-1")) is Reason.WRONG_CHAIN
         assert await why(relay(node, [relay_open(m, "hop-2")])) is Reason.WRONG_CHAIN
+
+    hop(tmp_path, go, "hop-2")
+
+
+def test_a_sum_that_begins_and_stalls_is_refused_when_the_attempt_is_over(tmp_path: Path) -> None:
+    """Chunks come as the hops before are done with them, so none has a time of its own."""
+
+    async def go(node: ShufflerNode) -> None:
+        m = await opened(node)
+        frames = inbox(node, "hop-1", Relay, [relay_open(m)], silent=True)
+        node._opened_at -= node._left() - 0.01
+        async with asyncio.timeout(5):
+            assert await why(node.take_sum("hop-1", frames)) is Reason.COHORT_CLOSED
 
     hop(tmp_path, go, "hop-2")
 

@@ -345,7 +345,10 @@ async def test_it_is_stuck_on_a_model_that_is_lost_and_else_on_one_that_is_bound
         assert node._stuck() == "a model is lost"
 
 
-async def test_an_aggregator_without_a_task_measures_no_model(home: Path) -> None:
+async def test_an_aggregator_without_a_task_measures_no_model_and_takes_that_for_no_error(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with leading(home) as node:
         node.task = None
         assert await node._evaluate({}) is None
+    assert not [one for one in caplog.records if "not measured" in one.getMessage()]

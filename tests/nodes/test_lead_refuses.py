@@ -23,6 +23,7 @@ from silomix.runtime.net.history import read_record
 from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.rows import make_passage
+from silomix.runtime.nodes.shuffler import LATE_S
 from silomix.runtime.store.modelfile import write_model
 from silomix.v1 import services_pb2
 
@@ -111,6 +112,19 @@ async def test_a_hop_that_tells_two_stories_is_told_that_it_was_caught(
         monkeypatch.setattr(passage, "receive", two_stories)
         found = await refused(node, "Deliver", "shuffler-2", opening("shuffler-2", manifest.digest))
         assert found == (Reason.TAMPERED, "it signed two trails")
+
+
+async def test_a_sum_that_begins_and_stalls_is_refused_when_the_attempt_is_over(led: Path) -> None:
+    """Chunks come as the hops are done with them, so none has a time of its own."""
+    async with leading(led) as node:
+        manifest = kept(node, 1).manifest
+        opened(node, manifest)
+        node._opened_at -= node.limits.round_s + LATE_S - 0.05
+        call, _ = call_of("shuffler-2", opening("shuffler-2", manifest.digest), silent=True)
+        with pytest.raises(PeerFault, match="did not come to an end in time") as caught:
+            async with asyncio.timeout(5):
+                await _Service(node).methods["Deliver"].answer(call)
+        assert caught.value.reason is Reason.COHORT_CLOSED
 
 
 # Sums on their way out

@@ -139,6 +139,21 @@ def test_a_refusal_that_comes_again_and_again_is_logged_now_and_then(
     assert idle(tmp_path, go, HOP) == [1, 1, 1, 2]
 
 
+def test_a_refusal_is_logged_with_who_called_by_name_or_if_nobody_knows_that_by_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go(node: Idle) -> None:
+        node.refused("Submit", PeerFault(Reason.BUSY, "later"), "silo-2", "ipv4:192.0.2.7:4321")
+        node.refused("Submit", PeerFault(Reason.UNKNOWN_PEER, "a stranger"), "", "ipv4:192.0.2.7:4321")
+
+    idle(tmp_path, go, HOP)
+    lines = [vars(one)["silomix_fields"] for one in caplog.records if "refused Submit" in one.getMessage()]
+    assert [(line.get("peer"), line.get("address")) for line in lines] == [
+        ("silo-2", None),
+        (None, "ipv4:192.0.2.7:4321"),
+    ]
+
+
 def said_in(caplog: pytest.LogCaptureFixture, *what: str) -> list[int]:
     """How often each of these things was logged."""
     return [sum(one in record.getMessage() for record in caplog.records) for one in what]

@@ -1,14 +1,18 @@
 """Handshakes that fail are counted and logged as the node's own, and all else on stderr goes through as it came."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.nodes.federations import make
 
+from silomix.runtime.cli.federation.nodes import _run
 from silomix.runtime.config.load import load_node
 from silomix.runtime.local import make_node
 from silomix.runtime.observe.stderr import Stderr
@@ -106,3 +110,34 @@ async def test_a_node_counts_every_one_and_logs_a_flood_of_them_once(
     lines = [record for record in caplog.records if "TLS handshake failed" in record.getMessage()]
     assert [record.getMessage() for record in lines] == ["TLS handshake failed: no shared cipher"] * 2
     assert [vars(record)["silomix_fields"].get("unsaid") for record in lines] == [None, 999]
+
+
+async def test_handshakes_that_fail_are_told_to_the_node_that_serves_in_whatever_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a process that goes on in another epoch, the first node would count what nobody looks at any more."""
+    heard: list[int] = []
+    reading = Stderr()
+
+    class Serving:
+        """The node of one epoch, and of as many after it."""
+
+        def __init__(self, epoch: int = 1) -> None:
+            self.epoch = epoch
+            self.stopping, self.switching = asyncio.Event(), asyncio.Event()
+
+        def handshake_failed(self, _: str) -> None:
+            heard.append(self.epoch)
+
+        async def run(self) -> None:
+            assert reading.told is not None
+            reading.told("no shared cipher")
+            (self.switching if self.epoch < 3 else self.stopping).set()
+
+        def again(self) -> "Serving":
+            return Serving(self.epoch + 1)
+
+    monkeypatch.setattr("silomix.runtime.local.make_node", lambda _: Serving())
+    monkeypatch.setattr("silomix.runtime.observe.stderr.Stderr", lambda: nullcontext(reading))
+    last: Any = await _run(None)  # type: ignore[arg-type]
+    assert (heard, last.epoch) == ([1, 2, 3], 3)

@@ -64,9 +64,11 @@ async def far_round(stage: Stage) -> Loot:
     us.chronicle.tried.pop(ROUNDS)
     await us.announce(far, (VICTIM,))
     await stage.within(SAYS_S, lambda: silo.core.current == far or stage.refused_by((VICTIM,)))
+    refusals = stage.refusals()
+    stage.mark()  # the silo has said no to that manifest, and may take part in the round all the same
     manifest = await stage.whole_round()
     out = VICTIM not in stage.came(manifest).silos
-    return stage.loot(out, "a silo that takes part in no round any more" if out else "nothing", lost=out)
+    return Loot(out, "a silo that takes part in no round any more" if out else "nothing", refusals, {"lost": out})
 
 
 @attack("skipped-round", Rule.R2, "aggregator", Outcome.REFUSED, AGGREGATOR)

@@ -85,3 +85,22 @@ async def different_manifests_by_hop(stage: Stage) -> Loot:
     await stage.until(lambda: stage.refused_by((SECOND,)) or stage.came(real).whole, "shuffler-2 has made up its mind")
     whole = stage.came(real).whole
     return stage.loot(whole, "a sum through hops that disagree" if whole else "no sum: the hops disagree")
+
+
+@attack("two-manifests-of-one-attempt", Rule.BINDINGS, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+async def two_manifests(stage: Stage) -> Loot:
+    """One attempt on one model is described to nodes in two ways, each of which is valid."""
+    us, number = stage.aggregator, stage.next_round()
+    keys = await stage.keys(number)
+    real = us.propose(number, keys)
+    other = us.propose(number, keys, like=real, minimum_cohort=real.minimum_cohort + 1)
+    await stage.open(other, (SECOND,))
+    await stage.open(real, [hop for hop in real.chain if hop != SECOND])
+    half = stage.honest_silos[: len(stage.honest_silos) // 2]
+    await us.announce(real, half)
+    await us.announce(other, [name for name in stage.honest_silos if name not in half])
+    await stage.until(lambda: stage.refused_by((FIRST,)) or stage.came(real).whole, "hop 1 has looked at the bodies")
+    stage.pass_time(FIRST)
+    await stage.until(lambda: stage.refused_by((SECOND,)) or stage.came(real).whole, "shuffler-2 has made up its mind")
+    whole = stage.came(real).whole
+    return stage.loot(whole, "a sum under two manifests" if whole else "no sum: nodes name one manifest or the other")
