@@ -20,6 +20,7 @@ from statistics import median
 from tests.net import hostile
 from tests.nodes.federations import make
 
+from silomix.attacks.active.liars.wire import Wire, message
 from silomix.runtime.config.load import NodeConfig, load_node
 from silomix.runtime.local import LocalFederation, fetch_status
 from silomix.runtime.nodes.node import LOG_EVERY_S
@@ -169,8 +170,8 @@ async def first_frames(directory: Path) -> None:
 
 async def empty_planes(directory: Path) -> None:
     """One call whose first message is 8 MiB of empty planes."""
-    content = hostile.message(hostile.empty_planes((8 << 20) - 32))
-    async with await hostile.Wire.dial(directory, HOSTILE, HOP) as wire:
+    content = message(hostile.empty_planes((8 << 20) - 32))
+    async with await hostile.dial(directory, HOSTILE, HOP) as wire:
         stream = await wire.open(hostile.SUBMIT)
         await wire.send(stream, content)
         await wire.answer(stream, 30.0)
@@ -178,7 +179,7 @@ async def empty_planes(directory: Path) -> None:
 
 async def resets(directory: Path) -> None:
     """Calls that are taken back as soon as they are made."""
-    async with await hostile.Wire.dial(directory, HOSTILE, HOP) as wire:
+    async with await hostile.dial(directory, HOSTILE, HOP) as wire:
         for _ in range(2000):
             await wire.reset(await wire.open(hostile.SUBMIT))
             if wire.gone:
@@ -189,7 +190,7 @@ async def calls(directory: Path) -> None:
     """Calls as fast as they are refused, over eight connections, for five seconds."""
 
     async def one() -> None:
-        async with await hostile.Wire.dial(directory, HOSTILE, HOP) as wire:
+        async with await hostile.dial(directory, HOSTILE, HOP) as wire:
             end = time.monotonic() + 5
             while time.monotonic() < end and not wire.gone:
                 streams = [await wire.open(hostile.RELAY) for _ in range(min(8, wire.most_streams))]
@@ -201,11 +202,11 @@ async def calls(directory: Path) -> None:
 
 async def connections(directory: Path) -> None:
     """As many connections as the node takes, held for a while."""
-    wires: list[hostile.Wire] = []
+    wires: list[Wire] = []
     try:
         with suppress(OSError):
             while len(wires) < 1000:
-                wires.append(await hostile.Wire.dial(directory, HOSTILE, HOP))
+                wires.append(await hostile.dial(directory, HOSTILE, HOP))
         await asyncio.sleep(5)
     finally:
         await asyncio.gather(*(wire.close() for wire in wires), return_exceptions=True)
@@ -247,11 +248,11 @@ async def cost_of(directory: Path, content: bytes, tries: int = 5) -> Cost:
         found: list[Cost] = []
         before = running.memory("VmRSS")
         for _ in range(tries):
-            async with await hostile.Wire.dial(directory, HOSTILE, HOP) as wire:
+            async with await hostile.dial(directory, HOSTILE, HOP) as wire:
                 spent = running.processor()
                 stream = await wire.open(hostile.SUBMIT)
                 began, said_at = time.monotonic(), time.time()
-                await wire.send(stream, hostile.message(content))
+                await wire.send(stream, message(content))
                 answer = await wire.answer(stream, 60.0)
                 took = time.monotonic() - began
                 await asyncio.sleep(0.2)

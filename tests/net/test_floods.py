@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.net import hostile
-from tests.net.hostile import RELAY, SUBMIT, Wire, message
+from tests.net.hostile import RELAY, SUBMIT, dial
 from tests.nodes.federations import make, manifest_at, rejections, shuffler, until
 
+from silomix.attacks.active.liars.wire import Wire, message
 from silomix.runtime.core.errors import Reason
 from silomix.runtime.local import InProcess
 from silomix.runtime.net.limits import STREAMS
@@ -39,7 +40,7 @@ async def ask(home: Path, wire: Wire) -> bytes:
 
 async def test_a_message_longer_than_any_honest_one_is_refused_when_it_is_announced(tmp_path: Path) -> None:
     seen: list[int] = []
-    async with besieged(tmp_path) as node, await Wire.dial(tmp_path, HOSTILE, HOP) as wire:
+    async with besieged(tmp_path) as node, await dial(tmp_path, HOSTILE, HOP) as wire:
         node.crossed = lambda *about: seen.append(len(about[-1]))  # type: ignore[method-assign]
         stream = await wire.open(SUBMIT)
         sent = await wire.send(stream, message(hostile.empty_planes((8 << 20) - 32)), seconds=2.0)
@@ -52,21 +53,21 @@ async def test_a_message_longer_than_any_honest_one_is_refused_when_it_is_announ
 
 async def test_calls_left_open_take_a_members_own_places_and_nobody_elses(tmp_path: Path) -> None:
     async with besieged(tmp_path) as node, AsyncExitStack() as stack:
-        wires = [await stack.enter_async_context(await Wire.dial(tmp_path, HOSTILE, HOP)) for _ in range(4)]
+        wires = [await stack.enter_async_context(await dial(tmp_path, HOSTILE, HOP)) for _ in range(4)]
         assert {wire.most_streams for wire in wires} == {STREAMS}
         opened = [(wire, await wire.open(SUBMIT)) for wire in wires for _ in range(STREAMS)]
         await until(lambda: rejections(node, Reason.BUSY) == len(opened) - SILO_STREAMS, "all but a few are refused")
         assert node.submitting.open == {HOSTILE: SILO_STREAMS}
         answers = await asyncio.gather(*(wire.answer(stream, 0.5) for wire, stream in opened))
         assert sum(b"busy" in answer for answer in answers) == len(opened) - SILO_STREAMS
-        honest = await stack.enter_async_context(await Wire.dial(tmp_path, HONEST, HOP))
+        honest = await stack.enter_async_context(await dial(tmp_path, HONEST, HOP))
         await honest.open(SUBMIT)
         await until(lambda: node.submitting.open[HONEST] == 1, "another silo has its place")
 
 
 async def test_a_call_that_sends_no_first_message_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("silomix.runtime.net.streams.FIRST_S", 0.2)
-    async with besieged(tmp_path) as node, await Wire.dial(tmp_path, HOSTILE, HOP) as wire:
+    async with besieged(tmp_path) as node, await dial(tmp_path, HOSTILE, HOP) as wire:
         nothing = await wire.open(SUBMIT)
         half = await wire.open(SUBMIT)
         await wire.send(half, message(b"half of it", announced=500))
@@ -78,11 +79,11 @@ async def test_a_call_that_sends_no_first_message_is_ended(tmp_path: Path, monke
 async def test_one_member_may_take_every_free_connection_and_those_that_stand_go_on(tmp_path: Path) -> None:
     """Conceded: who has no connection gets none meanwhile. What is bounded is what it costs the hop."""
     async with besieged(tmp_path) as node, AsyncExitStack() as stack:
-        honest = await stack.enter_async_context(await Wire.dial(tmp_path, HONEST, HOP))
+        honest = await stack.enter_async_context(await dial(tmp_path, HONEST, HOP))
         taken = 0
         while taken <= node.limits.connections:
             try:
-                await stack.enter_async_context(await Wire.dial(tmp_path, HOSTILE, HOP))
+                await stack.enter_async_context(await dial(tmp_path, HOSTILE, HOP))
             except OSError:
                 break
             taken += 1
@@ -91,7 +92,7 @@ async def test_one_member_may_take_every_free_connection_and_those_that_stand_go
 
 
 async def test_what_no_method_is_and_what_is_compressed_is_refused(tmp_path: Path) -> None:
-    async with besieged(tmp_path), await Wire.dial(tmp_path, HOSTILE, HOP) as wire:
+    async with besieged(tmp_path), await dial(tmp_path, HOSTILE, HOP) as wire:
         unknown = await wire.open("/silomix.v1.ShufflerService/Nothing")
         assert b"no such method" in await wire.answer(unknown)
         bomb = gzip.compress(bytes(10 << 20))

@@ -15,9 +15,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.core.protocol.federations import federation, identity
-from tests.net.hostile import INITIAL_WINDOW_SIZE, PREFACE, SETTINGS, frame
 from tests.net.test_names import CA, SERVICE, WHO, Host
 
+from silomix.attacks.active.liars.wire import INITIAL_WINDOW_SIZE, PREFACE, SETTINGS, frame
 from silomix.runtime.config.owners.pins import Pins
 from silomix.runtime.config.owners.selfsigned import self_signed
 from silomix.runtime.core.errors import Passing, PeerFault, Reason

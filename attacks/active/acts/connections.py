@@ -73,13 +73,13 @@ async def every_connection(stage: Stage) -> Loot:
         held = 0
         while held <= most:
             try:
-                await stack.enter_async_context(await Wire.dial(us, FIRST))
+                await stack.enter_async_context(await Wire.dial(us.config, FIRST))
             except OSError:
                 break
             held += 1
         await stage.whole_round(silos=stage.honest_silos)  # or the drill is stuck, which is no concession
         try:
-            await (await stack.enter_async_context(await Wire.dial(stage.member(VICTIM), FIRST))).close()
+            await (await stack.enter_async_context(await Wire.dial(stage.member(VICTIM).config, FIRST))).close()
             shut_out = False
         except OSError:
             shut_out = True
@@ -90,11 +90,12 @@ async def _left(stage: Stage, target: str, method: str, content: bytes) -> Loot:
     """Begin calls on connections of their own, send so much of each, and count those that the node lets stand."""
     us = stage.member(HOSTILE)
     async with AsyncExitStack() as stack:
-        wires = [await stack.enter_async_context(await Wire.dial(us, target)) for _ in range(CALLS)]
-        for wire in wires:
-            wire.call(path(method), content)
-        await stage.within(SILENT_S, lambda: all(wire.over for wire in wires))
-        held = sum(not wire.over for wire in wires)
+        wires = [await stack.enter_async_context(await Wire.dial(us.config, target)) for _ in range(CALLS)]
+        calls = [(wire, await wire.open(path(method))) for wire in wires]
+        for wire, stream in calls:
+            await wire.send(stream, content)
+        await stage.within(SILENT_S, lambda: all(wire.over(stream) for wire, stream in calls))
+        held = sum(not wire.over(stream) for wire, stream in calls)
     return stage.loot(held > HELD, "calls that are left open for it", opened=CALLS, held=held)
 
 
