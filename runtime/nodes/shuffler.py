@@ -433,13 +433,18 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Look at the evidence against a silo; if it holds, go on without the silo, and show the hop before why."""
         evidence = accusation.evidence
         try:
+            if evidence.manifest != passage.manifest.digest:  # the machine has nothing to hold it against
+                raise PeerFault(
+                    Reason.FALSE_EVIDENCE, f"{target} shows evidence about another attempt", peer=target
+                )
             await self.insist(core.EvidenceIn(evidence))
         except PeerFault as fault:  # whoever says so is wrong, or lies
             self.metrics.rejected(fault.reason)
             return fault
-        self.log.warning(f"left out: {accusation.message}", peer=evidence.silo, by=target)
-        if passage is not self.passage:
+        if passage is not self.passage or self.core.state is core.State.DONE:  # it is over: nobody has looked
             return accusation
+        if (unsaid := self.unsaid(target, "left out", evidence.silo)) is not None:
+            self.log.warning(f"left out: {accusation.message}", peer=evidence.silo, by=target, **unsaid)
         passage.refuse(accusation)
         return accusation if self.core.state is core.State.GIVEN_UP else None
 

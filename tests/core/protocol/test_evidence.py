@@ -154,6 +154,23 @@ def test_evidence_of_another_manifest_is_passed_over() -> None:
     assert caught.value.reason is Reason.WRONG_MANIFEST
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_silo_that_sits_out_is_accused_of_a_header_that_never_came_and_the_hop_says_so(*, restart: bool) -> None:
+    """Else a hop could show anything about that silo, round after round, and every hop before would pass it on."""
+    hop, m = opened("hop-1", F)
+    bad = header(m, "silo-2")
+    hop.feed(HeaderIn(bad, "silo-2"))
+    shown = evidence(m, bad, "hop-2")
+    assert hop.feed(EvidenceIn(shown))
+    if restart:
+        hop.restart()
+        hop.open(m)
+    assert hop.feed(EvidenceIn(shown)) == []  # it was looked at: the hop after did not hear so
+    again = manifest(F, 1, 2)
+    hop.open(again)
+    assert hop.refuses(EvidenceIn(evidence(again, header(again, "silo-2"), "hop-2"))) is Reason.FALSE_EVIDENCE
+
+
 def test_the_key_that_serves_all_silos_of_groups_is_no_evidence_against_one() -> None:
     """It opens every silo's seed: to show it would unmask them all."""
     f = federation(5, group_size=3)
