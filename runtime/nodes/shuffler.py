@@ -434,9 +434,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         evidence = accusation.evidence
         try:
             if evidence.manifest != passage.manifest.digest:  # the machine has nothing to hold it against
-                raise PeerFault(
-                    Reason.FALSE_EVIDENCE, f"{target} shows evidence about another attempt", peer=target
-                )
+                raise PeerFault(Reason.FALSE_EVIDENCE, f"{target} shows evidence about another attempt", peer=target)
             await self.insist(core.EvidenceIn(evidence))
         except PeerFault as fault:  # whoever says so is wrong, or lies
             self.metrics.rejected(fault.reason)
