@@ -368,19 +368,21 @@ class SiloNode(Driver[core.Event, core.Effect]):
     async def _say(self, request: services_pb2.SayRequest, manifest: Manifest | None) -> None:
         """Tell the aggregator, until it has heard it or the attempt is over."""
         aggregator = self.federation.aggregator.name
-        what = method("AggregatorService", "Say")
+        call = method("AggregatorService", "Say")
         async for _ in backoff():
             if self.core.current is not manifest:
                 return
             self.redial(aggregator)
             try:
-                await self.line(aggregator).ask(what, request, services_pb2.SayResponse, SMALL_BYTES, SAY_S)
+                await self.line(aggregator).ask(call, request, services_pb2.SayResponse, SMALL_BYTES, SAY_S)
             except grpc.aio.AioRpcError as error:
                 if transient(error):
                     continue
                 fault = fault_of(error)
                 if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:  # else the check is over
-                    self.log.fault("the aggregator refused this silo's part in the tamper check", fault)
+                    what = "the aggregator refused this silo's part in the tamper check"
+                    if (unsaid := self.unsaid(aggregator, "a part", fault.reason)) is not None:
+                        self.log.fault(what, fault, **unsaid)
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
                 continue
@@ -534,7 +536,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 continue
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
-                log.fault("what hop 1 answered is no receipt, trying again", fault)
+                if (unsaid := self.unsaid(hop, "a receipt", fault.reason)) is not None:
+                    log.fault("what hop 1 answered is no receipt, trying again", fault, **unsaid)
                 continue
             await self._measure(manifest, frames.bytes)
             root = held.root = roots[0] if roots else answer.root  # an early receipt: the body was there already

@@ -658,15 +658,19 @@ def test_a_hop_that_is_started_again_knows_what_it_knew(tmp_path: Path) -> None:
     hop(tmp_path, again)
 
 
-def test_a_fork_is_kept_and_refused(tmp_path: Path) -> None:
+def test_a_fork_is_kept_and_refused_and_said_once_however_often_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = past(F)
     one = replace(recorded(log), countersignatures=())
     other = replace(one, attempts=(Attempted(1, bytes(32), F.chain),)).signed(identity(AGGREGATOR))
 
     async def go(node: ShufflerNode) -> None:
         await node.store((*log.records, one), b"")
-        with pytest.raises(Fork):
-            await node.store((other,), b"")
+        for _ in range(20):
+            with pytest.raises(Fork):
+                await node.store((other,), b"")
         assert node.core.forks
 
     hop(tmp_path, go)
+    assert capsys.readouterr().err.count("FORK") == 1

@@ -312,6 +312,39 @@ def test_a_silo_says_its_part_once_however_often_a_check_is_heard(tmp_path: Path
     silo(tmp_path, go, CHECKED)
 
 
+def test_a_silo_whose_part_is_refused_as_often_as_it_is_asked_fills_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def go(node: SiloNode) -> None:
+        refusal = ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.MALFORMED}: no")
+        peers = node.line = Peers(Say=[refusal])  # type: ignore[method-assign, assignment]
+        for asked in range(20):
+            node._speak(services_pb2.SayRequest(toss=check_pb2.Toss()))
+            await until(lambda asked=asked: len(peers.asked) > asked, "it was refused")  # type: ignore[misc]
+        await until(lambda: not busy_with(node, "_say"), "all were refused")
+
+    silo(tmp_path, go, CHECKED)
+    assert capsys.readouterr().err.count("refused this silo's part") == 1
+
+
+def test_a_silo_whose_receipts_cannot_be_read_fills_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(*_: Any, **__: Any) -> Any:
+        for number in range(20):
+            yield number
+
+    async def go(node: SiloNode) -> None:
+        m = await joined(node)
+        node.line.stories["Submit"] = [PeerFault(Reason.MALFORMED, "that is none")]  # type: ignore[attr-defined]
+        node.keep(m, np.zeros(layout(m).body_bytes, np.uint8))
+        await node._submit(m)
+
+    monkeypatch.setattr(module, "backoff", at_once)
+    silo(tmp_path, go)
+    assert capsys.readouterr().err.count("is no receipt") == 1
+
+
 def test_a_silo_that_is_dialled_anew_tells_once_what_it_has_computed(tmp_path: Path) -> None:
     async def go(node: SiloNode) -> None:
         node.follower.tell_again = asyncio.Event().wait  # type: ignore[method-assign, assignment]
