@@ -112,10 +112,14 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         new_line = False
                         worked.set()
                         self._alone("tell", self._tell_again)
-                    if news.WhichOneof("news") == "finished":
+                    if news.WhichOneof("news") != "finished":
+                        await self._take_in(news)
+                    elif self.core.log.over:
                         await self._finish(news.finished.round)
                         return
-                    await self._take_in(news)
+                    else:
+                        await self._refuse("this silo goes on watching", self._too_early())
+                        worked.clear()  # pauses grow, as if nobody were there
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 later = self.federation.epoch > 1  # not begun yet, or the aggregator was restored from before it
@@ -162,6 +166,12 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.log.info("the federation is done", round=last)
         if self.config.linger:
             await self.stopping.wait()
+
+    def _too_early(self) -> PeerFault:
+        """What is wrong with an end that no record tells of."""
+        peer, over, rounds = self.federation.aggregator.name, self.core.log.round - 1, self.federation.policy.rounds
+        said = f"{peer} says that the federation is done, and {max(0, over)} of {rounds} rounds are on record here"
+        return PeerFault(Reason.WRONG_ROUND, said, peer=peer)
 
     async def _refuse(self, what: str, fault: PeerFault) -> None:
         """Refuse what was announced, and have the aggregator wait for it."""
