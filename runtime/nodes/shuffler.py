@@ -437,12 +437,12 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         """Look at the evidence against a silo; if it holds, go on without the silo, and show the hop before why."""
         evidence = accusation.evidence
         try:
-            if evidence.manifest != passage.manifest.digest:  # the machine has nothing to hold it against
-                raise PeerFault(Reason.FALSE_EVIDENCE, f"{target} shows evidence about another attempt", peer=target)
             await self.insist(core.EvidenceIn(evidence))
         except PeerFault as fault:  # whoever says so is wrong, or lies
-            self.metrics.rejected(fault.reason)
-            return fault
+            if passage is self.passage:
+                self.metrics.rejected(fault.reason)
+                fault.details.setdefault("peer", target)
+                return fault
         if passage is not self.passage or self.core.state is core.State.DONE:  # it is over: nobody has looked
             return accusation
         if (unsaid := self.unsaid(target, "left out", evidence.silo)) is not None:

@@ -1333,8 +1333,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _evidence(self, event: EvidenceIn) -> list[Effect]:
         """Look at the evidence oneself, then go on without the silo."""
         attempt, evidence = self._now_open, event.evidence
-        if evidence.manifest != attempt.manifest.digest:  # of the attempt before, whose stream is ending
-            return []
+        if evidence.manifest != attempt.manifest.digest:
+            raise PeerFault(Reason.FALSE_EVIDENCE, "the evidence is about another attempt")
         header = attempt.headers.get(evidence.header)
         if header is None:  # a stream that was begun anew may have brought evidence before, and the header is dropped
             known = self._evidence_on.get(evidence.silo)

@@ -140,14 +140,17 @@ def test_evidence_holds_for_the_header_that_is_shown_and_no_other() -> None:
         assert caught.value.reason is Reason.FALSE_EVIDENCE
 
 
-def test_evidence_of_another_manifest_is_passed_over() -> None:
-    """A stream of an attempt that is over may still bring it: nobody is at fault, and nobody is left out."""
+def test_evidence_of_another_manifest_is_refused() -> None:
+    """Nothing of it can be looked at, and nobody is left out."""
     hop, m = opened("hop-1", F)
     bad = header(m, "silo-2")
     hop.feed(HeaderIn(bad, "silo-2"))
     other = manifest(F, 1, 2)
-    assert hop.feed(EvidenceIn(evidence(other, header(other, "silo-2"), "hop-2"))) == []
-    assert hop.feed(EvidenceIn(replace(evidence(m, bad, "hop-2"), manifest=other.digest))) == []
+    for about in (
+        evidence(other, header(other, "silo-2"), "hop-2"),
+        replace(evidence(m, bad, "hop-2"), manifest=other.digest),
+    ):
+        assert hop.refuses(EvidenceIn(about)) is Reason.FALSE_EVIDENCE
     assert not hop.core.unfit
     with pytest.raises(PeerFault) as caught:
         check_evidence(replace(evidence(m, bad, "hop-2"), manifest=other.digest), bad, m)
