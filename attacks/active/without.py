@@ -249,6 +249,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (lines, "parse", _or_nothing),
             (silo_node.SiloNode, "_longest", lambda _, raw: len(raw)),
             (rules, "pin_problem", lambda *_: ""),
+            (roundlog.RoundLog, "over", True),
         ],
         Rule.COHORT: [(shuffler, "check_cohort", _nothing), (shuffler, "check_header", _nothing)],
         Rule.BINDINGS: [
@@ -273,7 +274,7 @@ ALSO = {"history": Rule.R2, "facts": Rule.R3, "lineage": Rule.R5}
 @contextmanager
 def switched_off(rule: Rule | None) -> Iterator[None]:
     """Switch a rule off in all nodes of this process, and on again at the end; nothing for no rule."""
-    before: list[tuple[Any, str, Callable[..., Any]]] = []
+    before: list[Patch] = []
     try:
         for owner, name, instead in _patches()[rule] if rule is not None else ():
             before.append((owner, name, owner.__dict__[name]))  # a check that has moved is an error, not a no-op

@@ -326,7 +326,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 except PeerFault:
                     return core.Unopened(header)
             case core.Accuse(evidence):
-                self.log.warning(str(Accusation(evidence)), peer=evidence.silo)
+                if (unsaid := self.unsaid(evidence.silo, "garbage")) is not None:
+                    self.log.warning(str(Accusation(evidence)), peer=evidence.silo, **unsaid)
             case core.Take(cohort):
                 self.metrics.phase_took("collect", self._lap())
                 self.metrics.cohort(len(cohort.participants))
@@ -769,7 +770,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             await self.insist(said())
         except PeerFault as fault:
             self.metrics.rejected(fault.reason)
-            self.log.fault("what a hop answered does not hold", fault, peer=hop)
+            if (unsaid := self.unsaid(hop, "an answer", fault.reason)) is not None:
+                self.log.fault("what a hop answered does not hold", fault, peer=hop, **unsaid)
             await self.insist(core.HopFailed(hop, str(fault), self.clock()))
             return False
         return True

@@ -383,7 +383,8 @@ class Follower:
                 if fault.reason is Reason.WRONG_LENGTH:
                     raise
                 self._node.metrics.rejected(fault.reason)
-                self._node.log.fault("what came of the model cannot be read, trying again", fault)
+                if (unsaid := self._node.unsaid(self._aggregator, "a model", fault.reason)) is not None:
+                    self._node.log.fault("what came of the model cannot be read, trying again", fault, **unsaid)
                 continue
             return bytes(data), computed
         raise AssertionError("unreachable: the backoff has no end")

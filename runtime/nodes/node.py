@@ -119,7 +119,7 @@ class Node:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._dialled: dict[str, tuple[bytes, bytes, bytes]] = {}
         self._dialled_with = 0
-        self._lines = Sparing(LOG_EVERY_S)
+        self._lines = Sparing()
         self.callers = Callers()
         self.succession = Succession(self)
         self.renewal = Renewal(self)
@@ -391,12 +391,12 @@ class Node:
         if (unsaid := self.unsaid(peer, method, fault.reason)) is not None:
             self.log.fault(f"refused {method}", fault, **who, **unsaid)
 
-    def unsaid(self, *what: object) -> dict[str, int] | None:
+    def unsaid(self, *what: object, every_s: float = LOG_EVERY_S) -> dict[str, int] | None:
         """Fields of a line that a peer can cause at will: how many were left out before it; None to leave it out too.
 
         What it is about must be one of few things, whatever the peer says: else it would fill the disk with many.
         """
-        found = self._lines.spare(what, self.clock())
+        found = self._lines.spare(what, self.clock(), every_s)
         return None if found is None else {"unsaid": found} if found else {}
 
     def handshake_failed(self, why: str) -> None:
@@ -407,7 +407,8 @@ class Node:
 
     def failed(self, method: str, error: OSError) -> None:
         """Log that this node could not do its part of a call."""
-        self.log.error(f"{method} failed: {error}")
+        if (unsaid := self.unsaid("failed", method)) is not None:
+            self.log.error(f"{method} failed: {error}", **unsaid)
 
 
 class HeldUpError(OSError):

@@ -303,7 +303,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 self.metrics.rejected(fault.reason)
                 self.log.warning(f"attempt aborted: {fault.message}", reason=str(fault.reason))
             case core.Accuse(evidence):
-                self.log.warning(str(Accusation(evidence)), peer=evidence.silo, by=evidence.recipient)
+                if (unsaid := self.unsaid(evidence.silo, "garbage")) is not None:
+                    self.log.warning(str(Accusation(evidence)), peer=evidence.silo, by=evidence.recipient, **unsaid)
             case core.Forget():
                 if self._sending is not None and not self._delivered.is_set():
                     self._sending.cancel()
@@ -328,7 +329,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             case core.Defend(defence):
                 self.metrics.rejected(Reason.TAMPERED)
                 who = defence.name or "nobody else"
-                self.log.error(f"the tamper check failed here, and this hop shows that {who} lied", peer=defence.name)
+                if (unsaid := self.unsaid(who, "a defence")) is not None:
+                    what = f"the tamper check failed here, and this hop shows that {who} lied"
+                    self.log.error(what, peer=defence.name, **unsaid)
         return None
 
     async def _convict(self, verdict: Verdict) -> None:
@@ -336,8 +339,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         vector = self._checked().sum if verdict.case.charge is Charge.ARRIVAL else None
         path = await self.work(keep, self.config.state.evidence, verdict.case, vector)
         self.metrics.rejected(Reason.TAMPERED)
-        what = f"TAMPERED: {verdict.sentence}; the evidence is in {path}"
-        self.log.error(what, peer=verdict.culprit, reason=str(Reason.TAMPERED))
+        if (unsaid := self.unsaid(verdict.culprit, "tampered")) is not None:
+            what = f"TAMPERED: {verdict.sentence}; the evidence is in {path}"
+            self.log.error(what, peer=verdict.culprit, reason=str(Reason.TAMPERED), **unsaid)
 
     def _checked(self) -> SumPassage:
         """The attempt whose coin is to be answered."""
@@ -437,11 +441,14 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         try:
             await self.insist(core.EvidenceIn(evidence))
         except PeerFault as fault:  # whoever says so is wrong, or lies
-            self.metrics.rejected(fault.reason)
-            return fault
-        self.log.warning(f"left out: {accusation.message}", peer=evidence.silo, by=target)
-        if passage is not self.passage:
+            if passage is self.passage:
+                self.metrics.rejected(fault.reason)
+                fault.details.setdefault("peer", target)
+                return fault
+        if passage is not self.passage or self.core.state is core.State.DONE:  # it is over: nobody has looked
             return accusation
+        if (unsaid := self.unsaid(target, "left out", evidence.silo)) is not None:
+            self.log.warning(f"left out: {accusation.message}", peer=evidence.silo, by=target, **unsaid)
         passage.refuse(accusation)
         return accusation if self.core.state is core.State.GIVEN_UP else None
 
@@ -556,7 +563,9 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
 
     def _say_forked(self, fork: Fork) -> None:
         self.metrics.forked()
-        self.log.error(f"FORK: {fork.message}; both records are kept as evidence", reason=str(fork.reason))
+        if (unsaid := self.unsaid("fork")) is not None:
+            what = f"FORK: {fork.message}; both records are kept as evidence"
+            self.log.error(what, reason=str(fork.reason), **unsaid)
 
     def before(self) -> tuple[str, ...]:
         """Whose sums may come: the hop before this one in the open attempt, and in the last that came through."""

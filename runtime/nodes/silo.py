@@ -112,10 +112,14 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         new_line = False
                         worked.set()
                         self._alone("tell", self._tell_again)
-                    if news.WhichOneof("news") == "finished":
+                    if news.WhichOneof("news") != "finished":
+                        await self._take_in(news)
+                    elif self.core.log.over:
                         await self._finish(news.finished.round)
                         return
-                    await self._take_in(news)
+                    else:
+                        await self._refuse("this silo goes on watching", self._too_early())
+                        worked.clear()  # pauses grow, as if nobody were there
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 later = self.federation.epoch > 1  # not begun yet, or the aggregator was restored from before it
@@ -162,6 +166,12 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.log.info("the federation is done", round=last)
         if self.config.linger:
             await self.stopping.wait()
+
+    def _too_early(self) -> PeerFault:
+        """What is wrong with an end that no record tells of."""
+        peer, over, rounds = self.federation.aggregator.name, self.core.log.round - 1, self.federation.policy.rounds
+        said = f"{peer} says that the federation is done, and {max(0, over)} of {rounds} rounds are on record here"
+        return PeerFault(Reason.WRONG_ROUND, said, peer=peer)
 
     async def _refuse(self, what: str, fault: PeerFault) -> None:
         """Refuse what was announced, and have the aggregator wait for it."""
@@ -371,19 +381,21 @@ class SiloNode(Driver[core.Event, core.Effect]):
     async def _say(self, request: services_pb2.SayRequest, manifest: Manifest | None) -> None:
         """Tell the aggregator, until it has heard it or the attempt is over."""
         aggregator = self.federation.aggregator.name
-        what = method("AggregatorService", "Say")
+        call = method("AggregatorService", "Say")
         async for _ in backoff():
             if self.core.current is not manifest:
                 return
             self.redial(aggregator)
             try:
-                await self.line(aggregator).ask(what, request, services_pb2.SayResponse, SMALL_BYTES, SAY_S)
+                await self.line(aggregator).ask(call, request, services_pb2.SayResponse, SMALL_BYTES, SAY_S)
             except grpc.aio.AioRpcError as error:
                 if transient(error):
                     continue
                 fault = fault_of(error)
                 if fault is not None and fault.reason is not Reason.WRONG_MANIFEST:  # else the check is over
-                    self.log.fault("the aggregator refused this silo's part in the tamper check", fault)
+                    what = "the aggregator refused this silo's part in the tamper check"
+                    if (unsaid := self.unsaid(aggregator, "a part", fault.reason)) is not None:
+                        self.log.fault(what, fault, **unsaid)
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
                 continue
@@ -537,7 +549,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                 continue
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
-                log.fault("what hop 1 answered is no receipt, trying again", fault)
+                if (unsaid := self.unsaid(hop, "a receipt", fault.reason)) is not None:
+                    log.fault("what hop 1 answered is no receipt, trying again", fault, **unsaid)
                 continue
             await self._measure(manifest, frames.bytes)
             root = held.root = roots[0] if roots else answer.root  # an early receipt: the body was there already

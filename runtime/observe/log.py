@@ -126,15 +126,15 @@ class Log:
 class Sparing:
     """Says when to speak of what happens again and again: once, then now and then, with how often it was not said."""
 
-    def __init__(self, every_s: float, most: int = 4096) -> None:
+    def __init__(self, most: int = 4096) -> None:
         """Remember so many different things at most, and then begin anew."""
-        self._every_s, self._most = every_s, most
+        self._most = most
         self._said: dict[object, tuple[float, int]] = {}
 
-    def spare(self, what: object, now: float) -> int | None:
+    def spare(self, what: object, now: float, every_s: float) -> int | None:
         """Return how often it went unsaid before, if it is to be said now; None if it is not."""
-        last, unsaid = self._said.get(what, (now - self._every_s, 0))
-        if now - last < self._every_s:
+        last, unsaid = self._said.get(what, (now - every_s, 0))
+        if now - last < every_s:
             self._said[what] = (last, unsaid + 1)
             return None
         if len(self._said) >= self._most:

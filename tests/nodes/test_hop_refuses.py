@@ -26,11 +26,12 @@ from tests.core.protocol.federations import (
     private,
     ready,
     recorded,
+    rng,
     secret,
 )
 from tests.core.protocol.hops import opening
 from tests.nodes.alone import Peers, alone, call, config_of
-from tests.nodes.federations import until
+from tests.nodes.federations import rejections, until
 from tests.nodes.test_passage_refuses import sent, settled, signed_anew
 
 from silomix.runtime.core.errors import PeerFault, Reason
@@ -43,6 +44,7 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.messages import (
     Accusation,
+    Evidence,
     Header,
     Manifest,
     body_root,
@@ -52,6 +54,7 @@ from silomix.runtime.core.protocol.messages import (
 )
 from silomix.runtime.core.protocol.roundlog import Attempted, Fork
 from silomix.runtime.core.protocol.rules import layout
+from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.check.said import write_check
 from silomix.runtime.net.history import write_record, write_trail
 from silomix.runtime.net.streams import Inbox
@@ -63,6 +66,7 @@ from silomix.runtime.nodes.shuffler import ShufflerNode, Spool, _receipt, _Servi
 from silomix.v1 import body_pb2, services_pb2
 
 F = federation(level=Level.TRUSTED)
+MASKED = federation(4, 3)
 Frame = body_pb2.Frame
 Relay = services_pb2.RelayFrame
 
@@ -548,6 +552,81 @@ def test_an_attempt_is_not_opened_without_the_record_before_it(tmp_path: Path) -
     hop(tmp_path, go)
 
 
+def garbled(m: Manifest, silo: str = "silo-1") -> Header:
+    """A header whose seed for the last hop does not open."""
+    seeds = list(Silo(MASKED, identity(silo)).sealing(m, rng(silo)).header.seeds)
+    sealed = seeds[2].sealed
+    seeds[2] = replace(seeds[2], sealed=sealed[:-1] + bytes([sealed[-1] ^ 1]))
+    return replace(header(m, silo), seeds=tuple(seeds)).signed(identity(silo))
+
+
+async def accused(node: ShufflerNode, shown: Evidence) -> tuple[PeerFault | None, PeerFault | None]:
+    """What a hop makes of the evidence that the next one shows, and what the one before is told of it."""
+    assert node.passage is not None
+    told = node.passage._refused
+    fault = await node._accused(Accusation(shown), "hop-3", node.passage)
+    return fault, told.result() if told.done() else None
+
+
+def test_evidence_about_another_attempt_is_false_and_names_the_hop_that_shows_it(tmp_path: Path) -> None:
+    """Nothing of it could be looked at, and an honest silo would be accused up the chain, on a bare word."""
+
+    async def go(node: ShufflerNode) -> None:
+        m = await opened(node)
+        h = garbled(m)
+        await node.step(core.HeaderIn(h, "hop-1"))
+        later = manifest(MASKED, 1, 2)
+        for other in (replace(evidence(m, h, "hop-3"), manifest=bytes(32)), evidence(later, h, "hop-3")):
+            fault, told = await accused(node, other)
+            assert fault is not None
+            assert fault.reason is Reason.FALSE_EVIDENCE
+            assert fault.details["peer"] == "hop-3"
+            assert told is None
+        assert rejections(node, Reason.FALSE_EVIDENCE) == 2
+        assert not node.core.unfit
+        fault, told = await accused(node, evidence(m, h, "hop-3"))  # what is true is believed
+        assert fault is None
+        assert isinstance(told, Accusation)
+        assert "silo-1" in node.core.unfit
+
+    hop(tmp_path, go, "hop-2", MASKED)
+
+
+@pytest.mark.parametrize("over", ["another attempt", "done"])
+def test_evidence_that_comes_when_its_attempt_is_over_accuses_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], over: str
+) -> None:
+    """Nobody looks at it any more."""
+
+    async def go(node: ShufflerNode) -> None:
+        m = await opened(node)
+        h, passage = garbled(m), node.passage
+        assert passage is not None
+        if over == "done":
+            node.core.state = core.State.DONE
+        else:
+            await opened(node, manifest(MASKED, 1, 2))
+        fault = await node._accused(Accusation(evidence(m, h, "hop-3")), "hop-3", passage)
+        assert isinstance(fault, Accusation)
+        assert not passage._refused.done()
+        assert not node.core.unfit
+
+    hop(tmp_path, go, "hop-2", MASKED)
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_a_hop_that_accuses_again_and_again_fills_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def go(node: ShufflerNode) -> None:
+        m = await opened(node)
+        h = garbled(m)
+        await node.step(core.HeaderIn(h, "hop-1"))
+        for _ in range(20):
+            await accused(node, evidence(m, h, "hop-3"))
+
+    hop(tmp_path, go, "hop-2", MASKED)
+    assert capsys.readouterr().err.count("left out") == 1
+
+
 async def agreeing(node: ShufflerNode, request: services_pb2.AgreeRequest) -> services_pb2.AgreeResponse:
     asked, context = call(AGGREGATOR, request)
     await _Service(node)._agree(asked)
@@ -613,15 +692,19 @@ def test_a_hop_that_is_started_again_knows_what_it_knew(tmp_path: Path) -> None:
     hop(tmp_path, again)
 
 
-def test_a_fork_is_kept_and_refused(tmp_path: Path) -> None:
+def test_a_fork_is_kept_and_refused_and_said_once_however_often_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = past(F)
     one = replace(recorded(log), countersignatures=())
     other = replace(one, attempts=(Attempted(1, bytes(32), F.chain),)).signed(identity(AGGREGATOR))
 
     async def go(node: ShufflerNode) -> None:
         await node.store((*log.records, one), b"")
-        with pytest.raises(Fork):
-            await node.store((other,), b"")
+        for _ in range(20):
+            with pytest.raises(Fork):
+                await node.store((other,), b"")
         assert node.core.forks
 
     hop(tmp_path, go)
+    assert capsys.readouterr().err.count("FORK") == 1

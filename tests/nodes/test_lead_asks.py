@@ -15,7 +15,7 @@ from tests.nodes.leads import OneLine, leading, refused
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Overwritten
 from silomix.runtime.core.protocol import aggregator as core
-from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.core.protocol.messages import Evidence, Manifest
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.nodes import aggregator as module
 from silomix.runtime.nodes.aggregator import AggregatorNode
@@ -328,6 +328,21 @@ async def test_pads_that_cannot_be_judged_end_the_attempt_and_not_the_process(
         await node._apply(MANIFEST, cast("Any", None), (), passage)
         assert [type(event) for event in told] == [core.SumRefused]
         assert passage._closed
+
+
+async def test_who_makes_an_aggregator_accuse_or_refuse_again_and_again_fills_no_log(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def false() -> core.Event:
+        raise PeerFault(Reason.BAD_SIGNATURE, "that is none")
+
+    async with leading(home) as node:
+        for _ in range(20):
+            await node.perform(core.Accuse(Evidence(bytes(32), "aggregator", "silo-01", bytes(32), bytes(32))))
+            assert not await node.tell_core("shuffler-1", false)
+    said = [one.getMessage() for one in caplog.records]
+    assert sum("silo-01 sealed a seed" in one for one in said) == 1
+    assert sum("what a hop answered does not hold" in one for one in said) == 1
 
 
 async def test_without_a_task_no_model_is_measured(home: Path) -> None:

@@ -179,6 +179,17 @@ def test_what_a_member_says_in_greetings_is_logged_now_and_then_though_it_is_new
     assert idle(tmp_path, go, HOP) == [[1, 1, 1], [1, 1, 1], [1, 1, 1], [2, 2, 2], [3, 3, 2]]
 
 
+def test_a_call_that_fails_again_and_again_is_logged_now_and_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go(node: Idle) -> None:
+        for _ in range(20):
+            node.failed("Submit", OSError("no room"))
+
+    idle(tmp_path, go, HOP)
+    assert said_in(caplog, "Submit failed") == [1]
+
+
 def test_a_hop_that_shows_earlier_processes_of_itself_again_and_again_is_an_error_now_and_then(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

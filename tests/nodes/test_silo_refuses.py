@@ -43,6 +43,7 @@ from silomix.runtime.core.protocol.messages import Manifest, Receipt
 from silomix.runtime.core.protocol.roundlog import Attempted, Fork, RoundLog, genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.factory import TaskError
+from silomix.runtime.net.history import write_batch
 from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
 from silomix.runtime.net.wire import write_manifest, write_receipt
 from silomix.runtime.nodes import silo as module
@@ -57,6 +58,7 @@ F = federation()
 FIRST = {t.name: np.zeros(t.shape, np.float32) for t in SCHEMA.tensors}
 News = services_pb2.Announcement
 OVER = News(finished=services_pb2.Finished(round=4))
+"""An aggregator's word that all is over: what comes before it, see `done`, says whether that is so."""
 
 
 class Counting(Little):
@@ -107,18 +109,60 @@ async def joined(node: SiloNode, **changes: Any) -> Manifest:
     return manifest(node.federation, log=log, **changes)
 
 
+def done(f: Federation = F, rounds: int | None = None) -> News:
+    """The records of all rounds, or of some: they were given up."""
+    log = begun(f)
+    for _ in range(f.policy.rounds if rounds is None else rounds):
+        log = RoundLog(f, [*log.records, counted(recorded(log), f)])
+    return News(records=history_pb2.Records(records=write_batch(log.records)))
+
+
 # News
 
 
 def test_a_silo_ends_when_the_federation_is_done(tmp_path: Path) -> None:
-    silo(tmp_path, SiloNode.main, Watch=[[OVER], [RuntimeError("it asks again")]])
+    silo(tmp_path, SiloNode.main, Watch=[[done(), OVER], [RuntimeError("it asks again")]])
+
+
+@pytest.mark.parametrize("rounds", [0, F.policy.rounds - 1])
+def test_a_silo_does_not_end_on_the_aggregators_word_before_its_own_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rounds: int
+) -> None:
+    """Else one word would send every silo of the federation away, and nothing would start them again."""
+    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    what, many = f"says that the federation is done, and {rounds} of {F.policy.rounds} rounds are on record here", 20
+
+    async def go(node: SiloNode) -> None:
+        await node.main()
+        assert node.core.log.round == F.policy.rounds + 1
+        assert rejections(node, Reason.WRONG_ROUND) == many + 1
+
+    silo(tmp_path, go, Watch=[[done(rounds=rounds), *[OVER] * many], [OVER, done(), OVER]])
+    assert said(caplog, what) == 1
+
+
+def test_a_silo_comes_back_ever_less_often_to_an_aggregator_that_says_no_more_than_that_all_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    begun_anew: list[bool] = []
+
+    async def at_once(wake: asyncio.Event, worked: asyncio.Event) -> Any:
+        for number in range(20):
+            yield number
+            begun_anew.append(worked.is_set())
+            worked.clear()
+
+    monkeypatch.setattr(module, "backoff", at_once)
+    silo(tmp_path, SiloNode.main, Watch=[[OVER], [OVER], [done(rounds=1)], [done(), OVER]])
+    assert begun_anew == [False, False, True]
 
 
 @pytest.mark.parametrize("reason", [Reason.UNKNOWN_PEER, Reason.WRONG_FEDERATION])
 def test_a_silo_that_is_not_wanted_ends_with_the_reason(tmp_path: Path, reason: Reason) -> None:
     refusal = ended(grpc.StatusCode.PERMISSION_DENIED, f"{reason}: go away")
     with pytest.raises(PeerFault, match="go away") as caught:
-        silo(tmp_path, SiloNode.main, Watch=[[refusal], [OVER]])
+        silo(tmp_path, SiloNode.main, Watch=[[refusal], [done(), OVER]])
     assert caught.value.reason is reason
 
 
@@ -132,7 +176,7 @@ def test_a_silo_that_is_not_wanted_ends_with_the_reason(tmp_path: Path, reason: 
     ids=["nobody there", "busy", "another protocol"],
 )
 def test_a_silo_comes_back_where_that_may_be_of_use(tmp_path: Path, error: grpc.aio.AioRpcError) -> None:
-    silo(tmp_path, SiloNode.main, Watch=[[error], [OVER]])
+    silo(tmp_path, SiloNode.main, Watch=[[error], [done(), OVER]])
 
 
 def test_a_silo_of_a_later_epoch_comes_back_to_an_aggregator_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -141,7 +185,7 @@ def test_a_silo_of_a_later_epoch_comes_back_to_an_aggregator_that_is_not_there_y
         await node.main()
 
     refusal = ended(grpc.StatusCode.PERMISSION_DENIED, f"{Reason.UNKNOWN_PEER}: go away")
-    silo(tmp_path, go, Watch=[[refusal], [OVER]])
+    silo(tmp_path, go, Watch=[[refusal], [done(), OVER]])
 
 
 def test_a_silo_joins_what_is_announced_and_gives_back_what_is_wanted(tmp_path: Path) -> None:
@@ -162,7 +206,9 @@ def test_a_silo_joins_what_is_announced_and_gives_back_what_is_wanted(tmp_path: 
         await node.follower.follow()
         wanted = services_pb2.Wanted(model_digest=m.model)
         node.line = Peers(  # type: ignore[method-assign, assignment]
-            Watch=[[News(manifest=write_manifest(m)), News(wanted=wanted), OVER]], GiveModel=[gives], Submit=[never]
+            Watch=[[News(manifest=write_manifest(m)), News(wanted=wanted), done(), OVER]],
+            GiveModel=[gives],
+            Submit=[never],
         )
         await node.main()
         assert node.core.joined[1]
@@ -341,6 +387,39 @@ def test_a_silo_says_its_part_once_however_often_a_check_is_heard(tmp_path: Path
     silo(tmp_path, go, CHECKED)
 
 
+def test_a_silo_whose_part_is_refused_as_often_as_it_is_asked_fills_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def go(node: SiloNode) -> None:
+        refusal = ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.MALFORMED}: no")
+        peers = node.line = Peers(Say=[refusal])  # type: ignore[method-assign, assignment]
+        for asked in range(20):
+            node._speak(services_pb2.SayRequest(toss=check_pb2.Toss()))
+            await until(lambda asked=asked: len(peers.asked) > asked, "it was refused")  # type: ignore[misc]
+        await until(lambda: not busy_with(node, "_say"), "all were refused")
+
+    silo(tmp_path, go, CHECKED)
+    assert capsys.readouterr().err.count("refused this silo's part") == 1
+
+
+def test_a_silo_whose_receipts_cannot_be_read_fills_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(*_: Any, **__: Any) -> Any:
+        for number in range(20):
+            yield number
+
+    async def go(node: SiloNode) -> None:
+        m = await joined(node)
+        node.line.stories["Submit"] = [PeerFault(Reason.MALFORMED, "that is none")]  # type: ignore[attr-defined]
+        node.keep(m, np.zeros(layout(m).body_bytes, np.uint8))
+        await node._submit(m)
+
+    monkeypatch.setattr(module, "backoff", at_once)
+    silo(tmp_path, go)
+    assert capsys.readouterr().err.count("is no receipt") == 1
+
+
 def test_a_silo_that_is_dialled_anew_tells_once_what_it_has_computed(tmp_path: Path) -> None:
     async def go(node: SiloNode) -> None:
         node.follower.tell_again = asyncio.Event().wait  # type: ignore[method-assign, assignment]
@@ -394,7 +473,7 @@ def test_a_silo_hangs_up_on_what_is_no_announcement(tmp_path: Path) -> None:
 
     long = News(wanted=services_pb2.Wanted(model_digest=bytes(2048)))
     never = RuntimeError("it listens on")
-    silo(tmp_path, go, Watch=[[News(), never], [long, never], [OVER]])
+    silo(tmp_path, go, Watch=[[News(), never], [long, never], [done(), OVER]])
 
 
 def said(caplog: pytest.LogCaptureFixture, what: str) -> int:

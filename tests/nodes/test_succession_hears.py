@@ -22,8 +22,9 @@ from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.meeting import Greeting
 from silomix.runtime.nodes.changes import epochs
-from silomix.runtime.nodes.changes.epochs import MOST_EACH, PATIENCE_S, Succession
-from silomix.runtime.nodes.node import Node
+from silomix.runtime.nodes.changes.epochs import MOST_EACH, PATIENCE_S, SEEN, Succession
+from silomix.runtime.nodes.node import LOG_EVERY_S, Node
+from silomix.runtime.observe.log import Sparing
 from silomix.runtime.store.home import State
 
 NOW = owned(federation())
@@ -73,10 +74,13 @@ class Bare:
         self.listening: tuple[str, ...] = ()
         self.renewal = SimpleNamespace(tell=lambda: None)
         self.spawned: list[Coroutine[Any, Any, None]] = []
+        self._lines = Sparing()
         self.succession = Succession(cast("Node", self))
 
     def clock(self) -> float:
         return self.time
+
+    unsaid = Node.unsaid
 
     async def work(self, run: Callable[..., Any], *arguments: object) -> Any:
         return run(*arguments)
@@ -234,6 +238,29 @@ async def test_a_member_who_pins_no_certificate_of_its_own_ends_no_node(tmp_path
     assert [one.pins for one in bare.succession.offers(NOW.digest)] == [{}]
 
 
+async def test_an_owner_who_signs_ever_more_fills_neither_the_log_nor_the_memory(tmp_path: Path) -> None:
+    bare, many = Bare(tmp_path), SEEN + 10
+    files = [more(NOW, rounds=20 + i) for i in range(many)]
+    for one in files:
+        await bare.take(one, "b")
+    assert len(bare.log.said) == 1
+    await bare.take(NEXT, "c")  # what another owner has signed is told of at once
+    assert len(bare.log.said) == 2
+    for one in files:
+        bare.time += LOG_EVERY_S
+        await bare.take(one, "b")
+    assert len(bare.log.said) == 1 + many  # nothing new is to be said of the first
+    assert len(bare.succession._said) == SEEN
+
+
+async def test_owners_who_sign_two_files_again_and_again_fill_no_log(tmp_path: Path) -> None:
+    bare = Bare(tmp_path, "hop-1")
+    await bare.take(NEXT, "a", "c")
+    for i in range(20):
+        await bare.take(more(NOW, rounds=20 + i), "a", "b")
+    assert sum(said.startswith("FORK") for said in bare.log.said) == 1
+
+
 # Which one counts
 
 
@@ -288,6 +315,9 @@ async def test_with_pinned_certificates_an_epoch_counts_when_there_is_a_pin_of_e
     bare.tls = SimpleNamespace(pins=[])
     await bare.take(NEXT, "a", "b")
     assert "there is no pin of" in bare.log.said[-1]
+    before = len(bare.log.said)
+    await bare.take(NEXT, pins={"silo-1": pin_of("silo-1")})
+    assert len(bare.log.said) == before + 1  # what is missing of the one that follows is said at once
     assert not bare.told
     bare.tls = SimpleNamespace(pins=None)  # with CAs nobody needs one
     await bare.take(NEXT, "a", "b")

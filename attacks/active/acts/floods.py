@@ -274,6 +274,18 @@ async def invented_size(stage: Stage) -> Loot:
     return stage.loot(room > 1 << 20, "room for a model that does not exist", times=times, mebibytes=room >> 20)
 
 
+@attack("ended-on-a-word", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def ended_on_a_word(stage: Stage) -> Loot:
+    """A silo is told that the federation is done, and no record says so: its process would end, and stay down."""
+    over = services_pb2.Announcement(finished=services_pb2.Finished(round=1))
+    await stage.aggregator.tell({VICTIM: over.SerializeToString()})
+    await stage.until(lambda: VICTIM in stage.dead() or stage.refused_by((VICTIM,)), "the silo has heard of it")
+    ended = VICTIM in stage.dead()
+    return stage.loot_for(
+        "wrong_round", ended, "a silo that has ended, on a word" if ended else "a silo that watches on"
+    )
+
+
 @attack("sent-away", Rule.R7, "aggregator", Outcome.CONCEDED, AGGREGATOR)
 async def sent_away(stage: Stage) -> Loot:
     """A silo is told that its federation file is another one than the aggregator's: it leaves."""

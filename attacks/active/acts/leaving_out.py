@@ -122,23 +122,11 @@ async def false_evidence_of_the_aggregator(stage: Stage) -> Loot:
     return await _accuse_as_aggregator(stage, lambda m, h: _evidence(m, us.name, h, us.private[m.digest][VICTIM].value))
 
 
-@attack("evidence-for-another-attempt", Rule.R4, "shuffler-2", Outcome.USELESS, WITH_SECOND)
+@attack("evidence-for-another-attempt", Rule.R4, "shuffler-2", Outcome.REFUSED, WITH_SECOND)
 async def evidence_for_another_attempt(stage: Stage) -> Loot:
-    """A hop shows evidence that names another attempt, which nobody can check any more."""
-    number, node, before = stage.next_round(), stage.hop(FIRST), len(stage.witness.lines)
-    manifest = stage.aggregator.propose(number, await stage.keys(number))
+    """A hop shows evidence that names another attempt, of which there is nothing to look at."""
     elsewhere = Evidence(bytes(32), SECOND, VICTIM, bytes(32), bytes(32))
-    said = _by_hop(stage, manifest, lambda m, h: write_evidence(elsewhere).SerializeToString())
-    try:
-        await stage.open(manifest)
-        await stage.aggregator.announce(manifest, stage.honest_silos)
-        await stage.until(lambda: len(said()) > 1 or VICTIM in node.core.unfit, "shuffler-1 has heard of it")
-    finally:
-        stage.liar(SECOND).on_relay = lambda heard, header: None
-    left_out = VICTIM in node.core.unfit
-    words = "a silo left out, for ten rounds" if left_out else "an attempt held up, and no silo left out"
-    blamed = [line for who, line in stage.witness.lines[before:] if who == FIRST and VICTIM in line]
-    return stage.loot_for("false_evidence", left_out, words, log_lines_that_blame_it=len(blamed))
+    return await _accuse_as_hop(stage, lambda m, h: write_evidence(elsewhere).SerializeToString())
 
 
 # Keys of small order

@@ -1121,14 +1121,18 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         self._summed, self._groups, self._ready, self.hearing = None, (), None, None
         self._signatures, self._pads, self._countersigned = {}, {}, {}
         if self.barred:
+            tried = self._tried.get(self.round, {})
+            if any(one.round == self.round and one.attempt in tried for one in self.convicted.values()):
+                # Killed before the record was made that says so: without it, silos believe in no end.
+                after = (self.model, self.server_state)
+                return self._record(self._make_record(Outcome.ABANDONED, b"", *after).signed(self.identity))
             self.state = Phase.FINISHED
             return [Finish(self.round - 1, barred=self.barred)]
         if self.round > self.federation.policy.rounds:
             self.state = Phase.FINISHED
             return [Finish(self.round - 1)]
-        last = self.log.last
-        if last is not None and last.outcome is Outcome.APPLIED and last.model_before == last.model_after:
-            self.state = Phase.FINISHED  # the same model would be released again, for the same sum
+        if self.log.converged:
+            self.state = Phase.FINISHED
             return [Finish(self.round - 1, converged=True)]
         self.state = Phase.PREPARING
         self.attempt += 1

@@ -264,6 +264,20 @@ class RoundLog:
         return next((r.silos for r in reversed(self.records) if r.outcome is Outcome.APPLIED), ())
 
     @property
+    def converged(self) -> bool:
+        """Whether the last round left the model as it was: the same would be released again, for the same sum."""
+        last = self.last
+        return last is not None and last.outcome is Outcome.APPLIED and last.model_before == last.model_after
+
+    @property
+    def over(self) -> bool:
+        """Whether no round is left: all are over, the last changed nothing, or no chain is without a liar."""
+        culprits = {one.culprit for record in self.records for one in record.attempts}
+        innocent = set(self.federation.chain) - culprits
+        barred = len(innocent) < self.federation.chain_rule.minimum
+        return self.round > self.federation.policy.rounds or self.converged or barred
+
+    @property
     def bound(self) -> tuple[str, ...]:
         """The silos that the newest model was signed for, in rounds that were given up all the same; or nobody."""
         for record in reversed(self.records):

@@ -1353,10 +1353,11 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         """Look at the evidence oneself, then go on without the silo."""
         attempt, evidence = self._now_open, event.evidence
         if evidence.manifest != attempt.manifest.digest:
-            return []
+            raise PeerFault(Reason.FALSE_EVIDENCE, "the evidence is about another attempt")
         header = attempt.headers.get(evidence.header)
-        if header is None:  # a stream that was begun anew may have brought the evidence before
-            if self._sits_out(evidence.silo):
+        if header is None:  # a stream that was begun anew may have brought evidence before, and the header is dropped
+            known = self._evidence_on.get(evidence.silo)
+            if known is not None and known.manifest == evidence.manifest:
                 return []
             raise PeerFault(Reason.FALSE_EVIDENCE, "the evidence is about a header that never came")
         check_evidence(evidence, header, attempt.manifest)

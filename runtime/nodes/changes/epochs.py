@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MOST_EACH = 2
 """Files for the next epoch that a node keeps on one owner's word; a newer one takes the place of the oldest."""
 SEEN = 64
-"""Files of peers that a node knows to have looked at already."""
+"""Files of peers that a node knows to have looked at already, and files of which it knows what it last said."""
 OFFERS_S = 1.0
 """Pause between two looks at what one peer offers: to read a federation file takes time."""
 PATIENCE_S = 86_400.0
@@ -128,7 +128,7 @@ class Succession:
             try:
                 await self._take(await node.work(read_proposal, place))
             except (UserError, PeerFault, OSError) as error:
-                self._say(str(place).encode(), f"an epoch cannot be used: {error}")
+                self._say(str(place).encode(), f"an epoch cannot be used: {error}", (str(place),))
 
     def heard(self, peer: str, greeting: Greeting) -> None:
         """Take in what a peer said of epochs."""
@@ -251,6 +251,7 @@ class Succession:
             new.digest + b"fork",
             f"FORK: two files are signed as epoch {new.epoch}, {known[:SHOWN]} and {new.digest.hex()[:SHOWN]}: the "
             f"second is refused here, and kept in {proposal.place}. Both were signed by {', '.join(both)}",
+            ("fork", *both),
         )
 
     async def _look_again(self, proposal: Proposal) -> None:
@@ -271,7 +272,8 @@ class Succession:
             except UserError as error:
                 problem = f"this node cannot be in epoch {new.epoch}: {error}"
         if problem:
-            self._say(new.digest, problem)
+            few = proposal is self.following  # others may be as many as their owners like
+            self._say(new.digest, problem, (problem,) if few else tuple(signers(new, old, proposal.accepted)))
             return
         self.counts, self._since = True, node.clock()
         text = f"epoch {new.epoch} counts here, and begins after the next round that is applied"
@@ -281,10 +283,15 @@ class Succession:
         await node.epochs_in(self.epochs, b"")
         node.renewal.tell()
 
-    def _say(self, key: bytes, what: str) -> None:
-        if self._said.get(key) != what:
-            self._said[key] = what
-            self._node.log.warning(what)
+    def _say(self, key: bytes, what: str, about: tuple[str, ...]) -> None:
+        """Log what is new about a file, and now and then if it is `about` what an owner can cause at will."""
+        if self._said.get(key) == what or (unsaid := self._node.unsaid("an epoch", *about)) is None:
+            return
+        self._said.pop(key, None)
+        self._said[key] = what
+        while len(self._said) > SEEN:
+            del self._said[next(iter(self._said))]
+        self._node.log.warning(what, **unsaid)
 
     # The aggregator's part
 

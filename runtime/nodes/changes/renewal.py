@@ -6,7 +6,6 @@ other what is news. What does not fit together, as in the middle of a change, is
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ from silomix.runtime.net.edges import dialled_by
 from silomix.runtime.net.meeting import Greeting, answering, meet
 from silomix.runtime.net.transport import tls_of
 from silomix.runtime.net.version import difference
-from silomix.runtime.observe.log import Sparing
 from silomix.runtime.store.home import EPOCHS_DIRECTORY, PIN
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ PIN_EVERY_S = 5.0
 cost a line, and a member could sign them faster than disks write. What comes sooner is not lost: whoever knows it shows
 it in its next greeting too."""
 SAY_EVERY_S = 60.0
-"""Pause between two lines in the log about one member's pins."""
+"""Pause between two lines in the log about one member's pins: it may change them every few seconds, for ever."""
 
 Look = tuple[tuple[str, int, int, int], ...]
 
@@ -57,7 +55,6 @@ class Renewal:
         self._said: dict[str, tuple[str, bytes]] = {}
         self._taken: dict[str, float] = {}
         """By member: when its last pin was taken from a greeting."""
-        self._sayings = Sparing(SAY_EVERY_S)
 
     @property
     def services(self) -> dict[str, dict[str, Method]]:
@@ -159,29 +156,25 @@ class Renewal:
         if not news:
             return
         assert node.tls is not None
-        if any(pin.name == node.config.name for pin in news):
-            self._say(
-                node.log.error,
+        copied = any(pin.name == node.config.name for pin in news)
+        if copied and (unsaid := node.unsaid(peer, "our pin", every_s=SAY_EVERY_S)) is not None:
+            node.log.error(
                 "somebody who has this node's identity has announced another certificate for it: was the identity "
                 "copied, or this directory restored? `silomix rotate` goes on from there",
                 peer=peer,
+                **unsaid,
             )
         node.spawn(self._keep(news))
         if node.tls.trust():
             node.drop_callers()
         self._news.set()
 
-    def _say(self, how: Callable[..., None], what: str, **fields: object) -> None:
-        """Log something about a member now and then: its pins may be as many as it likes."""
-        unsaid = self._sayings.spare((what, fields["peer"]), self._node.clock())
-        if unsaid is not None:
-            how(what, **fields, **({"unsaid": unsaid} if unsaid else {}))
-
     async def _keep(self, news: list[Pin]) -> None:
         """Write what is news, durably: after a restart nothing older is taken either."""
         node = self._node
         for pin in news:
-            self._say(node.log.info, "a member has changed its certificate", peer=pin.name, counter=pin.counter)
+            if (unsaid := node.unsaid(pin.name, "a pin", every_s=SAY_EVERY_S)) is not None:
+                node.log.info("a member has changed its certificate", peer=pin.name, counter=pin.counter, **unsaid)
             try:
                 await node.work(keep, pin, node.config)
             except OSError as error:

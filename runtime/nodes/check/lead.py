@@ -1,6 +1,7 @@
 """The aggregator's part in the tamper check: it asks, relays and measures, and keeps the evidence if it fails."""
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -100,8 +101,13 @@ class Checking:
         scalars = await node.work(self._fold, manifest, coin)
         trapped = await node.work(self._trapped, manifest, coin)
         said = Statement(node.config.name, subject.context, coin, tuple(scalars), trapped=trapped).signed(node.identity)
-        if node.is_in(core.Phase.CHECKING, manifest.digest):
-            await node.insist(core.StatedIn(said, node.clock()))
+        await self._answer(core.Phase.CHECKING, manifest, core.StatedIn(said, node.clock()))
+
+    async def _answer(self, phase: core.Phase, manifest: Manifest, said: core.Event) -> None:
+        """Give the machine this node's own answer, unless the attempt is over."""
+        if self._node.is_in(phase, manifest.digest):
+            with suppress(PeerFault):  # a hop's loss, or the clock, may have its turn first and end the check
+                await self._node.insist(said)
 
     def _fold(self, manifest: Manifest, coin: bytes) -> list[tuple[tuple[int, ...], ...]]:
         return scalars_of(coin, layout(manifest), [self._node.sums.vector(manifest)])
@@ -148,7 +154,8 @@ class Checking:
         """Have the node defend itself where an equation fails; it may be this one."""
         node, hop = self._node, finding.where
         if hop == node.config.name:
-            await node.insist(await node.work(self._defend, manifest, finding, subject, check))
+            made = await node.work(self._defend, manifest, finding, subject, check)
+            await self._answer(core.Phase.BLAMING, manifest, made)
             return
         request = services_pb2.DefendRequest(
             manifest_digest=manifest.digest,
@@ -224,3 +231,6 @@ class Checking:
         except grpc.aio.AioRpcError as error:
             fault = fault_of(error)
             node.log.warning(f"{hop} did not take evidence: {fault or error.code().name}", peer=hop)
+        except PeerFault as fault:
+            node.metrics.rejected(fault.reason)
+            node.log.fault("what a hop answered to evidence cannot be read", fault, peer=hop)

@@ -144,6 +144,7 @@ def test_a_sum_that_was_altered_is_never_readable_and_the_model_stays_free() -> 
     assert [(one.culprit, len(one.evidence)) for one in last.attempts] == [("shuffler-2", 32)]
     assert ring.finished is not None
     assert ring.finished.barred == ("shuffler-2",)
+    assert ring.lead.core.log.over  # silos end on what is on record
 
 
 def test_the_next_round_runs_without_a_hop_that_was_named() -> None:

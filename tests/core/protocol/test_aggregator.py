@@ -420,6 +420,7 @@ def test_a_step_that_changes_nothing_ends_the_run() -> None:
     m = node.receive()
     node.feed(SumApplied(m.digest, MODEL, state(1), 0.0))
     assert node.store() == [Finish(1, converged=True)]
+    assert node.core.log.over
     node.restart()
     assert node.start() == [Finish(1, converged=True)]
 

@@ -140,18 +140,38 @@ def test_evidence_holds_for_the_header_that_is_shown_and_no_other() -> None:
         assert caught.value.reason is Reason.FALSE_EVIDENCE
 
 
-def test_evidence_of_another_manifest_is_passed_over() -> None:
-    """A stream of an attempt that is over may still bring it: nobody is at fault, and nobody is left out."""
+def test_evidence_of_another_manifest_is_refused() -> None:
+    """Nothing of it can be looked at, and nobody is left out."""
     hop, m = opened("hop-1", F)
     bad = header(m, "silo-2")
     hop.feed(HeaderIn(bad, "silo-2"))
     other = manifest(F, 1, 2)
-    assert hop.feed(EvidenceIn(evidence(other, header(other, "silo-2"), "hop-2"))) == []
-    assert hop.feed(EvidenceIn(replace(evidence(m, bad, "hop-2"), manifest=other.digest))) == []
+    for about in (
+        evidence(other, header(other, "silo-2"), "hop-2"),
+        replace(evidence(m, bad, "hop-2"), manifest=other.digest),
+    ):
+        assert hop.refuses(EvidenceIn(about)) is Reason.FALSE_EVIDENCE
     assert not hop.core.unfit
     with pytest.raises(PeerFault) as caught:
         check_evidence(replace(evidence(m, bad, "hop-2"), manifest=other.digest), bad, m)
     assert caught.value.reason is Reason.WRONG_MANIFEST
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_silo_that_sits_out_is_accused_of_a_header_that_never_came_and_the_hop_says_so(*, restart: bool) -> None:
+    """Else a hop could show anything about that silo, round after round, and every hop before would pass it on."""
+    hop, m = opened("hop-1", F)
+    bad = header(m, "silo-2")
+    hop.feed(HeaderIn(bad, "silo-2"))
+    shown = evidence(m, bad, "hop-2")
+    assert hop.feed(EvidenceIn(shown))
+    if restart:
+        hop.restart()
+        hop.open(m)
+    assert hop.feed(EvidenceIn(shown)) == []  # it was looked at: the hop after did not hear so
+    again = manifest(F, 1, 2)
+    hop.open(again)
+    assert hop.refuses(EvidenceIn(evidence(again, header(again, "silo-2"), "hop-2"))) is Reason.FALSE_EVIDENCE
 
 
 def test_the_key_that_serves_all_silos_of_groups_is_no_evidence_against_one() -> None:

@@ -15,6 +15,7 @@ from silomix.runtime.core.protocol.aggregator import (
     AskStore,
     CohortIn,
     Convicted,
+    Finish,
     HeaderIn,
     HopBack,
     HopGone,
@@ -308,6 +309,22 @@ def test_a_hop_that_has_lied_is_in_no_chain_also_while_another_is_waited_for() -
     (ask,) = node.start()
     assert isinstance(ask, AskKeys)
     assert ask.chain == ALL[:3]
+
+
+def test_a_federation_that_stops_for_a_liar_has_that_on_record_also_if_it_was_killed_before() -> None:
+    """Silos believe in no end that is not on record."""
+    node = Node(federation(4, 3))
+    node.start()
+    m = node.announce()
+    node.journal.append(Convicted(1, 1, "hop-2", bytes(32)))
+    node.restart()
+    assert node.start() == [Finish(1, barred=("hop-2",))]
+    (attempt,) = node.records[-1].attempts
+    assert (attempt.manifest, attempt.culprit) == (m.digest, "hop-2")
+    assert node.core.log.over
+    node.restart()
+    assert node.start() == [Finish(1, barred=("hop-2",))]
+    assert node.abandoned() == [1]
 
 
 def test_a_second_lost_hop_is_one_too_many() -> None:

@@ -70,6 +70,38 @@ def bound_by(**changes: Any) -> Record:
     return changed(recorded(FIRST), attempts=(replace(TOLD, **changes),))
 
 
+# The end
+
+
+def test_no_round_is_left_when_all_are_over_whatever_came_of_them() -> None:
+    """Silos end on their own log, and on no word of the aggregator's."""
+    rounds = F.policy.rounds
+    assert [past(F, done).over for done in range(rounds + 1)] == [*[False] * rounds, True]
+    assert not RoundLog(F).over
+    shorter = replace(F, policy=replace(F.policy, rounds=rounds - 1))  # the epoch that has begun has fewer
+    assert RoundLog(shorter, past(F, rounds - 1).records).over
+
+
+def test_no_round_is_left_when_the_last_one_changed_nothing() -> None:
+    same = replace(GOOD, model_after=GOOD.model_before)
+    assert RoundLog(F, [*FIRST.records, same]).over
+    assert not RoundLog(F, [*FIRST.records, GOOD]).over
+    assert not RoundLog(F, [*FIRST.records, same, recorded(past(F, 1))]).over
+
+
+def test_no_round_is_left_when_no_chain_is_without_a_liar() -> None:
+    f = federation(4, 4, minimum_hops=3)
+
+    def named(*culprits: str) -> RoundLog:
+        told = [Attempted(1, bytes(32), f.chain, culprit=one, evidence=bytes(32)) for one in culprits]
+        return RoundLog(f, [*past(f).records, *(recorded(past(f), attempts=(one,)) for one in told)])
+
+    assert not named("hop-1").over
+    assert not named("hop-1", "hop-1").over
+    assert not named("hop-1", "silo-1", AGGREGATOR).over
+    assert named("hop-1", "hop-3").over
+
+
 # One record
 
 
