@@ -37,6 +37,8 @@ class Mutant:
     edits: tuple[Edit, ...]
     lines: tuple[int, int]
     """The first and the last line of the statement, or of its head: who passes there may notice."""
+    within: tuple[int, int]
+    """The bytes of the function that is changed, or of the statement: what else stands in the module may change."""
     everywhere: bool = False
     """Whether its effect outlives the call: on import, or in a value that is cached. Any test may then notice it."""
 
@@ -60,9 +62,10 @@ class Mutant:
         return "\n".join(f"{line[0]} {text}".rstrip() for line, text in zip(lines, shown, strict=True))
 
     def key(self, source: bytes) -> str:
-        """Name this very change of this very source."""
-        edits = [(edit.start, edit.end, edit.text) for edit in self.edits]
-        return hashlib.sha256(repr((self.module, hashlib.sha256(source).hexdigest(), edits)).encode()).hexdigest()[:24]
+        """Name this very change of this very function."""
+        first, last = self.within
+        edits = [(edit.start - first, edit.end - first, edit.text) for edit in self.edits]
+        return hashlib.sha256(repr((self.module, self.function, source[first:last], edits)).encode()).hexdigest()[:24]
 
 
 class Source:
@@ -125,11 +128,19 @@ class Source:
         functions = [scope for scope in scopes if not isinstance(scope, ast.ClassDef)]
         cached = any("cache" in ast.unparse(d) for function in functions for d in function.decorator_list)
         name = ".".join(scope.name for scope in scopes)
-        return Mutant(self.module, name, node.lineno, kind, edits, self._head(node), cached or not functions)
+        within = self._span(functions[0] if functions else self._statement(node))
+        return Mutant(self.module, name, node.lineno, kind, edits, self._head(node), within, cached or not functions)
 
-    def _head(self, node: ast.AST) -> tuple[int, int]:
+    def _statement(self, node: ast.AST) -> ast.stmt:
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
+        return node
+
+    def _span(self, node: ast.stmt) -> tuple[int, int]:
+        return min(self.start(part) for part in (node, *getattr(node, "decorator_list", ()))), self.end(node)
+
+    def _head(self, node: ast.AST) -> tuple[int, int]:
+        node = self._statement(node)
         last = node.end_lineno or node.lineno
         body = getattr(node, "body", None)
         return node.lineno, max(node.lineno, body[0].lineno - 1) if body else last

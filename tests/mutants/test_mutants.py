@@ -204,6 +204,28 @@ def test_what_is_cached_or_done_on_import_may_show_anywhere() -> None:
     assert not any(mutant.everywhere for mutant in mutants("rules.py", text[17:].encode()) if mutant.function)
 
 
+def test_what_is_known_of_a_mutant_is_kept_until_its_function_changes() -> None:
+    def keys(text: str) -> set[str]:
+        return {m.key(text.encode()) for m in mutants("rules.py", text.encode()) if m.function == "check"}
+
+    text = """
+@checked
+def check(a):
+    if a:
+        raise Refused
+
+
+def other(b):
+    if b:
+        raise Refused
+"""
+    assert keys(text)
+    assert keys(text) == keys(text.replace("def other(b)", "def other(b, c)"))
+    assert keys(text) == keys("import others\n" + text)
+    assert keys(text).isdisjoint(keys(text.replace("@checked", "@cached")))
+    assert keys(text).isdisjoint(keys(text.replace("if a", "if not a")))
+
+
 TOY = """
 def check(value: int) -> None:
     if value < 0:
