@@ -20,10 +20,10 @@ from silomix.runtime.core.protocol import aggregator, release, roundlog, rules, 
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Evidence, RoundKey, body_root
 from silomix.runtime.net import calls, lines, streams
-from silomix.runtime.nodes import aggregator as aggregator_node
 from silomix.runtime.nodes import follow, passage
 from silomix.runtime.nodes import shuffler as shuffler_node
 from silomix.runtime.nodes import silo as silo_node
+from silomix.runtime.nodes.lead import service as lead_service
 from silomix.runtime.store.vault import Vault
 
 Patch = tuple[Any, str, Any]
@@ -240,7 +240,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (Vault, "forget", _nothing),
         ],
         Rule.R7: [
-            *((aggregator_node._Service, name, _nothing) for name in ("_silo", "_last_hop")),
+            *((lead_service.Service, name, _nothing) for name in ("_silo", "_last_hop")),
             *((shuffler_node._Service, name, _nothing) for name in ("_aggregator", "_hop_before")),
             *((module, "check_length", _nothing) for module in (calls, lines, streams)),
             (calls.Room, "place", _room_for_all),

@@ -37,8 +37,8 @@ from silomix.runtime.faults.streams import (
 from silomix.runtime.faults.world import Killed, Reply
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
 from silomix.runtime.net.history import read_transcript, write_transcript
-from silomix.runtime.nodes.aggregator import GIVEN_UP, NOT_OPENED
 from silomix.runtime.nodes.facts import read_aggregator, write_aggregator
+from silomix.runtime.nodes.lead.asking import GIVEN_UP, NOT_OPENED
 from silomix.runtime.nodes.lead.rollcall import GONE_S
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.v1 import history_pb2

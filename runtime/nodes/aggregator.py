@@ -3,12 +3,11 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import grpc
 
@@ -19,38 +18,37 @@ from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.noise_account import spent
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.codec import Aggregate
-from silomix.runtime.core.numbers.masks import SEED_BYTES, Secret
+from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.schema import Array
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.check.blame import EquivocationError
-from silomix.runtime.core.protocol.check.said import CheckTranscript, checks
+from silomix.runtime.core.protocol.check.said import checks
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.identity import verify
 from silomix.runtime.core.protocol.lineage import Transcript, check_root, decode, follows, next_model, uncover
 from silomix.runtime.core.protocol.machine import Remember
-from silomix.runtime.core.protocol.messages import Accusation, Bond, Cohort, Header, Manifest, delivery_digest
-from silomix.runtime.core.protocol.release import Ready, Signatures
+from silomix.runtime.core.protocol.messages import Accusation, Cohort, Header, Manifest, delivery_digest
+from silomix.runtime.core.protocol.release import Ready
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, beginning_problem, computed_digest
 from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
-from silomix.runtime.net.answers import fault_of
-from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
 from silomix.runtime.net.check.case import write_subject
-from silomix.runtime.net.check.said import write_check, write_toss
-from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, anybody, has_attempt, is_there
-from silomix.runtime.net.history import write_batch, write_record, write_signatures, write_trail
-from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
-from silomix.runtime.net.lines import SERVICES, Line, method
+from silomix.runtime.net.check.said import write_toss
+from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, has_attempt, is_there
+from silomix.runtime.net.history import write_batch, write_record
+from silomix.runtime.net.limits import HISTORY, SMALL_BYTES, TEXT_BYTES
+from silomix.runtime.net.lines import SERVICES, method
 from silomix.runtime.net.streams import Inbox
-from silomix.runtime.net.transport import Server, backoff
+from silomix.runtime.net.transport import Server
 from silomix.runtime.net.version import PROTOCOL
-from silomix.runtime.net.wire import digest_field, fixed_field, read_round_key, write_bond, write_manifest
+from silomix.runtime.net.wire import digest_field, write_manifest
 from silomix.runtime.nodes.check.lead import Checking
 from silomix.runtime.nodes.facts import read_aggregator, read_servers, write_aggregator
+from silomix.runtime.nodes.lead.asking import Asking
 from silomix.runtime.nodes.lead.collect import collect
 from silomix.runtime.nodes.lead.recovery import Recovery
 from silomix.runtime.nodes.lead.rollcall import GONE_S, SILENT_S, Probation, RollCall, meaning
-from silomix.runtime.nodes.lead.served import Served, Shelf
+from silomix.runtime.nodes.lead.service import Service
 from silomix.runtime.nodes.lead.stuck import why
 from silomix.runtime.nodes.lookout import Lookout
 from silomix.runtime.nodes.node import DOUBLE, RETRY_S, Driver, Node
@@ -66,27 +64,17 @@ from silomix.runtime.store.modelfile import model_digest, read_model, write_mode
 from silomix.runtime.task import Task, evaluate_task, load_task
 from silomix.v1 import history_pb2, services_pb2
 
-CALL_S = 10.0
-"""Time that a hop has to answer a small call."""
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
 FINISHED = core.Phase.FINISHED
-GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
-"""Why a hop will never sign for a release, or show its pad."""
-NOT_OPENED = frozenset({Reason.FENCED, Reason.WRONG_KEYS})
-"""Why a hop will never open an attempt: its keys are gone, since it was waited for too long, or it is closed."""
 DOUBLED_S = 120.0
 """For how long it is told that two processes of a hop were heard: greetings come twice a minute."""
 HAND_OVER_S = 5.0
 """Time that a hop has to hear that an epoch is over."""
 FAREWELL_S = 2.0
 """Time that silos, and whoever watches the status, have to hear that the federation is done."""
-GIVERS = 2
-"""Silos that may give a lost model at one time: one that gives nothing keeps nobody away, and each has it in memory."""
 LOOK_S = 0.1
 """How often it is looked whether the last silo has left."""
-
-Answered = TypeVar("Answered")
 
 
 class AggregatorNode(Driver[core.Event, core.Effect]):
@@ -116,6 +104,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.optimiser = Optimiser.of(self.federation.policy)
         self.moments = self.optimiser.start(self.schema)
         self.recovery = Recovery(self)
+        self.asking = Asking(self)
         self.sums = KeptSums(config.state.sums)
         self.computed: dict[str, bytes] = {}
         """The silos that have computed the newest model themselves, with their signatures."""
@@ -134,10 +123,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.announced: tuple[bytes, bool] | None = None
         """The newest announcement as all watchers get it, and whether it is the last."""
         self._opened_at = 0.0
-        self._opening: tuple[Manifest, services_pb2.OpenRequest] | None = None
-        """The newest attempt, and what opens it at a hop."""
-        self._waits_s, self._closes_at = 0.0, 0.0
-        """How long hop 1 means to wait for silos, and until when, by its word."""
         self.present: dict[str, int] = {}
         self.history: list[services_pb2.RoundStatus] = [
             services_pb2.RoundStatus.FromString(value)
@@ -217,7 +202,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def main(self) -> None:
         """Serve, and run round after round until all are done."""
         server = Server(self.config.listen, self.tls, self.limits, self.limits.at_aggregator)
-        server.serve(self, SERVICES["AggregatorService"].full_name, _Service(self).methods, self.renewal.services)
+        server.serve(self, SERVICES["AggregatorService"].full_name, Service(self).methods, self.renewal.services)
         await server.start()
         self.pulse.serving = True
         self.log.info("serving", address=self.config.listen)
@@ -296,8 +281,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         match effect:
             case core.AskHeads(life, _, hops):
                 for hop in hops:
-                    self._hop(hop, "ready")
-                    self.spawn(self._ask_head(hop, life))
+                    self.hop_is(hop, "ready")
+                    self.spawn(self.asking.head(hop, life))
             case core.Load(found):
                 async with self._news:
                     self._published = self.core.log.round - (not self.core.counts)
@@ -311,7 +296,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 kept = self.sums.body(manifest.round, manifest.attempt) if follows(self.federation) else None
                 self.passage = make_passage(manifest, self.config.name, self.workers, private=unnamed, kept=kept)
                 self._opened_at = self.clock()
-                self.spawn(self._open_all(manifest, head))
+                self.spawn(self.asking.open_all(manifest, head))
             case core.Announce(manifest):
                 self.metrics.phase_took("prepare", self._lap())
                 self.called = ()
@@ -351,21 +336,21 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             case core.AskReady(ready, chain, check):
                 self.metrics.phase_took("release" if check is None else "check", self._lap())
                 for hop in chain:
-                    self.spawn(self._ask_ready(hop, ready, check))
+                    self.spawn(self.asking.ready(hop, ready, check))
             case core.Keep():
                 await self._keep(effect)
             case core.AskPads(ready, signatures, bond):
                 self.metrics.phase_took("ready", self._lap())
                 self.metrics.bound(is_bound=True)
                 for trail in ready.trails:
-                    self.spawn(self._ask_pad(trail.hop, ready.manifest, signatures, bond))
+                    self.spawn(self.asking.pad(trail.hop, ready.manifest, signatures, bond))
             case core.Apply(manifest, ready, pads):
                 self.metrics.phase_took("reveal", self._lap())
                 passage, self.passage = self.passage, None
                 self.spawn(self._apply(manifest, ready, pads, passage))
             case core.AskStore(record, hops):
                 for hop in hops:
-                    self.spawn(self._ask_store(hop, record))
+                    self.spawn(self.asking.store(hop, record))
             case core.Publish(record):
                 lap = self._lap()
                 if record.round:  # record 0 is of no round
@@ -462,7 +447,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._lap()
         # A hop that was in trouble stays so until it answers.
         for hop in self.federation.chain:
-            self._hop(hop, "unreachable" if hop in self.core.trouble or hop in self.missing_hops else "ready")
+            self.hop_is(hop, "unreachable" if hop in self.core.trouble or hop in self.missing_hops else "ready")
         self.metrics.attempt(effect.round, effect.attempt)
         self.log = self.log.bind(round=effect.round, attempt=effect.attempt)
 
@@ -483,54 +468,13 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.called = (*self.called, news.SerializeToString())
             self._news.notify_all()
 
-    async def until_answered(
-        self,
-        hop: str,
-        wanted: Callable[[], bool],
-        call: Callable[[Line], Awaitable[Answered]],
-        refusals: frozenset[Reason] = frozenset(),
-        *,
-        first: bool = True,
-    ) -> Answered | PeerFault | None:
-        """Call a hop until it answers, or nobody wants to know any more; say what is wrong with it meanwhile.
-
-        A refusal for one of some reasons is an answer too: the hop will not have another. What a hop knows is heard
-        `first`, also if it was away when this process began, or serves another.
-        """
-        async for attempt in backoff():
-            if not wanted():
-                return None
-            self.redial(hop)
-            try:
-                if first and hop not in self.core.heard:
-                    await self.recovery.show(hop)
-                return await call(self.line(hop))
-            except grpc.aio.AioRpcError as error:
-                fault = fault_of(error)
-                if fault is not None and fault.reason in refusals:
-                    return fault
-                if fault is not None and fault.reason is Reason.SUPERSEDED:
-                    with suppress(grpc.aio.AioRpcError, PeerFault):
-                        await self.recovery.show(hop)
-                why = str(fault) if fault else f"not reachable ({error.code().name.lower()})"
-            except PeerFault as unread:
-                self.metrics.rejected(unread.reason)
-                why = str(unread)
-            self._hop(hop, "unreachable")
-            await self.insist(core.HopFailed(hop, why, self.clock()))
-            if attempt % 10 == 0:
-                self.log.warning(f"hop in trouble: {why}", peer=hop)
-        return None
-
-    def _is_now(self, round_: int, attempt: int) -> bool:
-        return (self.core.round, self.core.attempt) == (round_, attempt) and self.core.phase is not FINISHED
-
     def is_in(self, phase: core.Phase, manifest: bytes) -> bool:
         """Whether an attempt is in this phase."""
         now = self.core.manifest
         return self.core.phase is phase and now is not None and now.digest == manifest
 
-    def _hop(self, hop: str, state: HopState) -> None:
+    def hop_is(self, hop: str, state: HopState) -> None:
+        """Show what a hop was last seen to be."""
         self.hop_states[hop] = state
         self.metrics.hop(hop, state)
 
@@ -539,10 +483,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         return await has_attempt(self.channel_to(hop), manifest, timeout_s, self.metadata)
 
     async def _lost(self, hop: str, manifest: bytes, why: str) -> None:
-        if why == NOT_OPEN and await self._opened_again(hop, manifest):
+        if why == NOT_OPEN and await self.asking.opened_again(hop, manifest):
             return
         if why != GAVE_UP or not self.core.missing(self.clock()):  # hop 1 gives up, as it should, if too few came
-            self._hop(hop, "unreachable")
+            self.hop_is(hop, "unreachable")
             self.log.warning(f"hop lost: {why}", peer=hop)
         await self.insist(core.HopLost(hop, manifest, why, self.clock(), restarted=why == NOT_OPEN))
 
@@ -561,7 +505,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 self.log.info("the hop is back: the next attempt passes it again", peer=hop)
                 self.events.round("hop_back", self.core.round, self.core.attempt, hops=(hop,))
                 if self.hop_states.get(hop) == "unreachable":
-                    self._hop(hop, "ready")
+                    self.hop_is(hop, "ready")
                 await self.insist(core.HopBack(hop, self.clock()))
             elif hop in self.missing_hops:
                 due = self._probation.due_s(hop)
@@ -571,7 +515,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         if seconds >= SILENT_S:
             said = hop in self.missing_hops
             self.missing_hops[hop] = why
-            self._hop(hop, "unreachable")
+            self.hop_is(hop, "unreachable")
             if not said:
                 means = meaning(self.federation.chain_rule, len(self.missing_hops))
                 self.log.error(f"hop does not answer: {why}; {means}", peer=hop)
@@ -588,193 +532,15 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         here = set(self.federation.chain) - self.core.gone
         return hop in self.core.gone and len(here) >= self.federation.chain_rule.minimum
 
-    async def _ask_head(self, hop: str, life: bytes) -> None:
-        def wanted() -> bool:
-            hears = self.core.phase is core.Phase.HEARING
-            return hears and self.core.life == life and hop not in self.core.heard
-
-        async def call(_: Line) -> None:
-            await self.recovery.show(hop)
-
-        while wanted():
-            await self.until_answered(hop, wanted, call, first=False)
-
     async def _ask_all(self, effect: core.AskKeys) -> None:
         await self.pause.over(self._paused)
         for hop in effect.chain:
-            self.spawn(self._ask(hop, effect))
+            self.spawn(self.asking.keys(hop, effect))
 
     def _paused(self, on: bool) -> None:
         self.log.info("paused: `silomix resume` goes on" if on else "resumed")
         self.metrics.paused(on=on)
         self.events.round("paused" if on else "resumed", self.core.round, self.core.attempt)
-
-    async def _ask(self, hop: str, effect: core.AskKeys) -> None:
-        request = services_pb2.PrepareRequest(
-            federation_digest=self.federation.digest,
-            round=effect.round,
-            silos=effect.silos,
-            known_released=self.core.hop_released.get(hop, 0),
-            attempt=effect.attempt,
-            head_digest=effect.head,
-            life=self.core.life,
-        )
-        kind, limit = services_pb2.PrepareResponse, self.limits.keys
-
-        def call(line: Line) -> Awaitable[services_pb2.PrepareResponse]:
-            return line.ask(method("ShufflerService", "Prepare"), request, kind, limit, CALL_S)
-
-        answer = await self.until_answered(hop, lambda: self._is_now(effect.round, effect.attempt), call)
-        if not isinstance(answer, services_pb2.PrepareResponse) or not self._is_now(effect.round, effect.attempt):
-            return
-        self._hop(hop, "ready")
-        try:
-            keys = tuple(read_round_key(k) for k in answer.keys)
-            await self.insist(core.KeysIn(hop, keys, answer.last_released, self.clock()))
-        except PeerFault as fault:
-            self.metrics.rejected(fault.reason)
-            await self.insist(core.HopFailed(hop, str(fault), self.clock()))
-
-    async def _open_all(self, manifest: Manifest, head: Record) -> None:
-        """Open the attempt from the last hop to the first, so that each finds the next one ready."""
-        request = services_pb2.OpenRequest(
-            manifest=write_manifest(manifest), head=write_record(head), life=self.core.life
-        )
-        self._opening = (manifest, request)
-        for hop in reversed(manifest.chain):
-            await self._open(hop, manifest, request)
-
-    async def _opened_again(self, hop: str, manifest: bytes) -> bool:
-        """Open the attempt again at a hop that was started again, and say whether the hop goes on with it.
-
-        Keys and pad are in its journal, and the hop before begins its stream anew: what leaves it is byte for byte the
-        same. Not so at hop 1, where bodies are in memory: silos have to send theirs again, in another attempt.
-        """
-        if self._opening is None:
-            return False
-        now, request = self._opening
-        if now.digest != manifest or hop == now.chain[0]:
-            return False
-        what = method("ShufflerService", "Open")
-        try:
-            answer = await self.line(hop).ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
-        except (grpc.aio.AioRpcError, PeerFault):
-            return False
-        if answer.manifest_digest == manifest:
-            self.log.info("the hop was started again, and goes on with the attempt", peer=hop)
-        return answer.manifest_digest == manifest
-
-    async def _open(self, hop: str, manifest: Manifest, request: services_pb2.OpenRequest) -> None:
-        def call(line: Line) -> Awaitable[services_pb2.OpenResponse]:
-            what = method("ShufflerService", "Open")
-            return line.ask(what, request, services_pb2.OpenResponse, SMALL_BYTES, CALL_S)
-
-        wanted = partial(self._is_now, manifest.round, manifest.attempt)
-        answer = await self.until_answered(hop, wanted, call, NOT_OPENED)
-        if isinstance(answer, PeerFault):
-            await self.insist(core.HopLost(hop, manifest.digest, str(answer), self.clock()))
-        elif answer is not None:
-            self._hop(hop, "open")
-            if hop == manifest.chain[0]:
-                said = answer.closes_s
-                self._waits_s = said if 0 < said < manifest.deadline_s else manifest.deadline_s
-                self._closes_at = self.clock() + self._waits_s
-            await self.insist(core.OpenedAt(hop, answer.manifest_digest, self.clock()))
-
-    async def _ask_ready(self, hop: str, ready: Ready, check: CheckTranscript | None) -> None:
-        """Have a hop sign for the release."""
-        request = services_pb2.AgreeRequest(
-            manifest_digest=ready.manifest,
-            trails=[write_trail(trail) for trail in ready.trails],
-            check=None if check is None else write_check(check),
-            life=self.core.life,
-        )
-
-        def call(line: Line) -> Awaitable[services_pb2.AgreeResponse]:
-            what = method("ShufflerService", "Agree")
-            return line.ask(what, request, services_pb2.AgreeResponse, SMALL_BYTES, CALL_S)
-
-        wanted = partial(self.is_in, core.Phase.READY, ready.manifest)
-        answer = await self.until_answered(hop, wanted, call, GIVEN_UP)
-        if isinstance(answer, services_pb2.AgreeResponse):
-            await self.tell_core(hop, partial(core.AgreedIn, hop, ready.manifest, answer.signature))
-        elif answer is not None:
-            await self.insist(core.HopLost(hop, ready.manifest, str(answer), self.clock()))
-
-    async def _ask_pad(self, hop: str, manifest: bytes, signatures: Signatures, bond: Bond) -> None:
-        """Have a hop show its pad. No clock ends this: others may have shown theirs."""
-        request = services_pb2.RevealRequest(
-            manifest_digest=manifest,
-            signatures=write_signatures(signatures),
-            bond=write_bond(bond),
-            life=self.core.life,
-        )
-
-        def call(line: Line) -> Awaitable[services_pb2.RevealResponse]:
-            what = method("ShufflerService", "Reveal")
-            return line.ask(what, request, services_pb2.RevealResponse, SMALL_BYTES, CALL_S)
-
-        wanted = partial(self.is_in, core.Phase.REVEALING, manifest)
-        while (answer := await self.until_answered(hop, wanted, call, GIVEN_UP)) is not None:
-            if isinstance(answer, PeerFault):
-                await self.insist(core.PadRefused(hop, manifest, str(answer), self.clock()))
-                return
-            if await self.tell_core(hop, partial(_pad_in, hop, manifest, answer)):
-                return
-            await asyncio.sleep(RETRY_S)  # that was no pad: whoever mends the hop is asked again
-
-    async def _ask_store(self, hop: str, record: Record) -> None:
-        """Have a hop store a record, the proof that the one before it counts, and those before that it lacks."""
-        records, start = self.core.log.records, max(0, record.round - 1)
-
-        def call(line: Line) -> Awaitable[services_pb2.StoreResponse]:
-            request = services_pb2.StoreRequest(records=write_batch(records[start:]), life=self.core.life)
-            what = method("ShufflerService", "Store")
-            return line.ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, CALL_S)
-
-        most = -1
-        while True:
-            wanted = partial(self._wants_stored, record)
-            answer = await self.until_answered(hop, wanted, call, frozenset({Reason.FORKED}))
-            if isinstance(answer, PeerFault):
-                self.log.error(f"{hop} has another history: {answer.message}", peer=hop)
-                await self.insist(core.HopFailed(hop, str(answer), self.clock()))
-                return
-            if not isinstance(answer, services_pb2.StoreResponse):
-                return
-            if answer.records > len(records):
-                why = f"it has {answer.records} records where this aggregator has {len(records)}: restored from a copy?"
-                self.log.error(f"hop is ahead: {why}", peer=hop)
-                await self.insist(core.HopFailed(hop, why, self.clock()))
-                return
-            if answer.records > record.round:
-                self._hop(hop, "ready")
-                said = partial(core.CountersignedIn, hop, record.digest, answer.signature, self.clock())
-                if await self.tell_core(hop, said):
-                    return
-                await asyncio.sleep(RETRY_S)
-                continue
-            if answer.records == start or answer.records <= most:  # it was sent what it lacks, and took none of it
-                await self.insist(core.HopFailed(hop, f"it does not store record {start}", self.clock()))
-                await asyncio.sleep(RETRY_S)
-            start, most = answer.records, max(most, answer.records)
-
-    def _wants_stored(self, record: Record) -> bool:
-        """Whether a hop still has to store a record: also hops that are behind, once it counts."""
-        last = self.core.log.last
-        return last is not None and last.digest == record.digest and self.core.phase is not FINISHED
-
-    async def tell_core(self, hop: str, said: Callable[[], core.Event]) -> bool:
-        """Take in what a hop has answered, and say whether it holds."""
-        try:
-            await self.insist(said())
-        except PeerFault as fault:
-            self.metrics.rejected(fault.reason)
-            if (unsaid := self.unsaid(hop, "an answer", fault.reason)) is not None:
-                self.log.fault("what a hop answered does not hold", fault, peer=hop, **unsaid)
-            await self.insist(core.HopFailed(hop, str(fault), self.clock()))
-            return False
-        return True
 
     async def _keep(self, effect: core.Keep) -> None:
         """Make a padded sum durable before this node signs for it: from then on it must not be lost."""
@@ -970,8 +736,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             head_digest=self.core.log.head if self.core.log.records else b"",
             stuck=self._stuck()[:TEXT_BYTES],
             protocol=PROTOCOL,
-            closes_s=max(0.0, self._closes_at - self.clock()) if collecting else 0.0,
-            closes_early=collecting and self._waits_s < self.federation.policy.deadline_s,
+            closes_s=max(0.0, self.asking.closes_at - self.clock()) if collecting else 0.0,
+            closes_early=collecting and self.asking.waits_s < self.federation.policy.deadline_s,
         )
 
     def _trouble(self, hop: str) -> str:
@@ -1070,104 +836,3 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if not self.present[peer]:
                 del self.present[peer]
             self.metrics.silos_present(len(self.present))
-
-
-def _pad_in(hop: str, manifest: bytes, answer: services_pb2.RevealResponse) -> core.PadIn:
-    return core.PadIn(hop, manifest, Secret(fixed_field(answer.pad, SEED_BYTES, "a pad")))
-
-
-class _Service:
-    """The calls that an aggregator answers."""
-
-    def __init__(self, node: AggregatorNode) -> None:
-        self.node = node
-        self._shelf = Shelf()
-
-    @property
-    def methods(self) -> dict[str, Method]:
-        """Who may call what: decided by name and place, before anything is read."""
-        return {
-            "Watch": Method(self._silo, self._watch),
-            "GetModel": Method(self._silo, self._get_model),
-            "GetSum": Method(self._silo, self._get_sum),
-            "Confirm": Method(self._silo, self._confirm),
-            "Say": Method(self._silo, self._say),
-            "Deliver": Method(self._last_hop, self._deliver),
-            "GiveModel": Method(self._silo, self._give_model, Room(1, GIVERS)),
-            "GetStatus": Method(anybody, self._get_status, Room(QUESTIONS_EACH), seen=False),
-        }
-
-    def _silo(self, peer: str) -> None:
-        """Let silos in: a hop that had two models in a row would have the sum between them."""
-        if peer not in self.node.federation.silo_names:
-            raise PeerFault(Reason.UNKNOWN_PEER, f"{peer} is not a silo: models are for silos", peer=peer)
-
-    def _last_hop(self, peer: str) -> None:
-        if peer not in self.node.last_hops():
-            raise PeerFault(Reason.WRONG_CHAIN, f"{peer} is not the last hop", peer=peer)
-
-    async def _watch(self, call: Call) -> None:
-        request = await call.request(services_pb2.WatchRequest, SMALL_BYTES)
-        if self.node.config.epochs.find(request.federation_digest) is None:  # one who is behind gets the records
-            self.node.federation.check_same(request.federation_digest, call.peer)
-        async with aclosing(self.node.news(call.peer, request.records)) as news:
-            async for raw in news:
-                await call.send(services_pb2.Announcement.DESCRIPTOR.full_name, raw)
-
-    async def _get_model(self, call: Call) -> None:
-        request = await call.request(services_pb2.GetModelRequest, SMALL_BYTES)
-        node, wanted = self.node, digest_field(request.model_digest, "the model digest")
-        initial, previous = node.initial, node.previous_file()
-        before = node.core.log.before if previous is not None else b""
-
-        def check_current() -> None:
-            if wanted not in (node.model, initial[0], before):
-                raise PeerFault(Reason.WRONG_MODEL, "that is not the current model")
-
-        check_current()
-        given = Served(node.data)
-        if request.state:
-            make = partial(node.work, write_model, node.optimiser.state_schema(node.schema), node.moments)
-            given = await self._shelf.take(("state", node.model), make)
-        elif wanted == initial[0] != node.model:  # somebody who begins from the start
-            given = await self._shelf.take(wanted, partial(node.work, initial[1].read_bytes))
-        elif previous is not None and wanted == before != node.model:  # or who was away, for the bounds
-            given = await self._shelf.take(wanted, partial(node.work, previous.read_bytes))
-        computed = write_signatures(tuple(sorted(node.computed.items())))
-        size = len(given.data)
-        for start in range(0, size, PART_BYTES):
-            check_current()  # also in between: a slow reader must not keep an old one in memory
-            part = services_pb2.ModelPart(total_bytes=size, data=given.data[start : start + PART_BYTES])
-            if start == 0:
-                part.computed.extend(computed)
-            await call.answer(part)
-
-    async def _get_sum(self, call: Call) -> None:
-        request = await call.request(services_pb2.GetSumRequest, SMALL_BYTES)
-        node = self.node
-        parts = await node.work(node.sum_parts, request.round)
-        while (part := await node.work(next, parts, None)) is not None:
-            await call.send(services_pb2.SumPart.DESCRIPTOR.full_name, part)
-
-    async def _confirm(self, call: Call) -> None:
-        request = await call.request(services_pb2.ConfirmRequest, SMALL_BYTES)
-        self.node.confirm(call.peer, request.record_digest, request.signature)
-        await call.answer(services_pb2.ConfirmResponse())
-
-    async def _say(self, call: Call) -> None:
-        node = self.node
-        request = await call.request(services_pb2.SayRequest, node.limits.said)
-        await node.checking.heard(call.peer, request)
-        await call.answer(services_pb2.SayResponse())
-
-    async def _deliver(self, call: Call) -> None:
-        frames = Inbox(call, services_pb2.RelayFrame, self.node.limits)
-        await call.answer(await self.node.take_sum(call.peer, frames))
-
-    async def _give_model(self, call: Call) -> None:
-        await self.node.recovery.take(call)
-        await call.answer(services_pb2.GiveModelResponse())
-
-    async def _get_status(self, call: Call) -> None:
-        await call.request(services_pb2.GetStatusRequest, SMALL_BYTES)
-        await call.answer(self.node.status())

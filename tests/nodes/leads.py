@@ -22,7 +22,8 @@ from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.local import InProcess
 from silomix.runtime.net.calls import Call
 from silomix.runtime.nodes import aggregator as module
-from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.lead.service import Service
 
 ROUNDS = 2
 
@@ -91,7 +92,7 @@ def call_of(peer: str, *messages: Message, silent: bool = False) -> tuple[Call, 
 
 async def answers(node: AggregatorNode, method: str, peer: str, *messages: Message) -> list[bytes]:
     """Call a method as gRPC does once the caller is known: it is let in or not, and answered."""
-    served = _Service(node).methods[method]
+    served = Service(node).methods[method]
     served.admit(peer)
     call, context = call_of(peer, *messages)
     await served.answer(call)

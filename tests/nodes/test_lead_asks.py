@@ -17,8 +17,9 @@ from silomix.runtime.core.numbers.masks import Overwritten
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.messages import Evidence, Manifest
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN
-from silomix.runtime.nodes import aggregator as module
+from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.lead import asking
 from silomix.runtime.nodes.lead.rollcall import SILENT_S
 from silomix.runtime.nodes.node import RETRY_S
 from silomix.runtime.nodes.passage import LastPassage, SumPassage
@@ -60,7 +61,7 @@ def answering(node: AggregatorNode, monkeypatch: pytest.MonkeyPatch, answer: Any
     async def until_answered(*_: Any, **__: Any) -> Any:
         return given.pop() if given else None
 
-    monkeypatch.setattr(node, "until_answered", until_answered)
+    monkeypatch.setattr(node.asking, "until_answered", until_answered)
 
 
 # Who wants to know
@@ -72,17 +73,17 @@ async def test_a_hop_is_not_called_when_nobody_wants_to_know(home: Path) -> None
         def call(_: Any) -> Awaitable[None]:
             raise AssertionError("it was called")
 
-        assert await node.until_answered("shuffler-1", lambda: False, call, first=False) is None
+        assert await node.asking.until_answered("shuffler-1", lambda: False, call, first=False) is None
 
 
 async def test_an_attempt_is_this_one_by_round_and_number_and_until_all_is_finished(home: Path) -> None:
     async with leading(home) as node:
         node.core.round, node.core.attempt, node.core.state = 3, 2, core.Phase.PREPARING
-        assert node._is_now(3, 2)
-        assert not node._is_now(4, 2)
-        assert not node._is_now(3, 1)
+        assert node.asking._is_now(3, 2)
+        assert not node.asking._is_now(4, 2)
+        assert not node.asking._is_now(3, 1)
         node.core.state = core.Phase.FINISHED
-        assert not node._is_now(3, 2)
+        assert not node.asking._is_now(3, 2)
 
 
 async def test_an_attempt_is_in_a_phase_by_its_manifest(home: Path) -> None:
@@ -109,11 +110,11 @@ async def test_what_a_hop_knows_is_asked_in_this_life_while_hops_are_heard_and_o
         monkeypatch.setattr(node.recovery, "show", show)
         on_line(node, monkeypatch)
         node.core.life, node.core.state = b"now", core.Phase.LOADING
-        await node._ask_head("shuffler-1", b"now")
+        await node.asking.head("shuffler-1", b"now")
         node.core.state = core.Phase.HEARING
-        await node._ask_head("shuffler-1", b"before")
+        await node.asking.head("shuffler-1", b"before")
         assert not asked
-        await node._ask_head("shuffler-1", b"now")
+        await node.asking.head("shuffler-1", b"now")
         assert asked == ["shuffler-1"]
 
 
@@ -121,13 +122,13 @@ async def test_a_record_is_to_be_stored_while_it_is_the_newest_and_until_all_is_
     async with leading(home) as node:
         record = cast("Any", SimpleNamespace(digest=b"one"))
         log = node.core.log = cast("Any", SimpleNamespace(last=None))
-        assert not node._wants_stored(record)
+        assert not node.asking.wants_stored(record)
         log.last = SimpleNamespace(digest=b"two")
-        assert not node._wants_stored(record)
+        assert not node.asking.wants_stored(record)
         log.last = record
-        assert node._wants_stored(record)
+        assert node.asking.wants_stored(record)
         node.core.state = core.Phase.FINISHED
-        assert not node._wants_stored(record)
+        assert not node.asking.wants_stored(record)
 
 
 # Keys
@@ -142,11 +143,11 @@ async def test_keys_that_come_when_their_attempt_is_over_are_not_held_against_th
         effect = core.AskKeys(1, 1, ("shuffler-1",), (), bytes(32))
         node.core.round, node.core.attempt, node.core.state = 1, 2, core.Phase.PREPARING
         answering(node, monkeypatch, services_pb2.PrepareResponse())
-        await node._ask("shuffler-1", effect)
+        await node.asking.keys("shuffler-1", effect)
         assert not told
         node.core.attempt = 1
         answering(node, monkeypatch, services_pb2.PrepareResponse())
-        await node._ask("shuffler-1", effect)
+        await node.asking.keys("shuffler-1", effect)
         assert [type(event) for event in told] == [core.KeysIn]
 
 
@@ -154,7 +155,7 @@ async def test_keys_that_come_when_their_attempt_is_over_are_not_held_against_th
 
 
 def opened(node: AggregatorNode, which: Manifest = MANIFEST) -> None:
-    node._opening = (which, services_pb2.OpenRequest())
+    node.asking._opening = (which, services_pb2.OpenRequest())
 
 
 OPEN = services_pb2.OpenResponse(manifest_digest=MANIFEST.digest)
@@ -165,13 +166,13 @@ async def test_only_a_later_hop_of_the_newest_attempt_is_opened_again(
 ) -> None:
     async with leading(home) as node:
         line = on_line(node, monkeypatch, OPEN)
-        assert not await node._opened_again(LATER, MANIFEST.digest)
+        assert not await node.asking.opened_again(LATER, MANIFEST.digest)
         opened(node, OTHER)
-        assert not await node._opened_again(LATER, MANIFEST.digest)
+        assert not await node.asking.opened_again(LATER, MANIFEST.digest)
         opened(node)
-        assert not await node._opened_again(FIRST, MANIFEST.digest)
+        assert not await node.asking.opened_again(FIRST, MANIFEST.digest)
         assert not line.asked
-        assert await node._opened_again(LATER, MANIFEST.digest)
+        assert await node.asking.opened_again(LATER, MANIFEST.digest)
 
 
 async def test_an_attempt_that_a_hop_gave_up_is_not_opened_there_again(
@@ -223,8 +224,8 @@ async def test_a_hop_that_has_no_pad_is_believed(home: Path, monkeypatch: pytest
         told = hearing(node, monkeypatch)
         answering(node, monkeypatch, PeerFault(Reason.WRONG_PAD, "it is gone"))
         bond = cast("Any", None)
-        monkeypatch.setattr(module, "write_bond", lambda _: None)
-        await node._ask_pad("shuffler-1", MANIFEST.digest, (), bond)
+        monkeypatch.setattr(asking, "write_bond", lambda _: None)
+        await node.asking.pad("shuffler-1", MANIFEST.digest, (), bond)
         assert [type(event) for event in told] == [core.PadRefused]
 
 
@@ -246,7 +247,7 @@ async def test_a_record_is_stored_by_a_hop_with_the_same_history_and_no_longer_o
         record = SimpleNamespace(round=1, digest=bytes(32))
         node.core.log = cast("Any", SimpleNamespace(records=[record, record]))
         answering(node, monkeypatch, answer)
-        await node._ask_store("shuffler-1", cast("Any", record))
+        await node.asking.store("shuffler-1", cast("Any", record))
         assert [type(event) for event in told] == kinds
 
 
@@ -265,9 +266,9 @@ async def test_a_hop_that_has_now_more_records_and_now_fewer_is_not_asked_again_
         async def sleep(seconds: float) -> None:
             paused.append(seconds)
 
-        monkeypatch.setattr(node, "until_answered", until_answered)
+        monkeypatch.setattr(node.asking, "until_answered", until_answered)
         monkeypatch.setattr(asyncio, "sleep", sleep)
-        await node._ask_store("shuffler-1", cast("Any", record))
+        await node.asking.store("shuffler-1", cast("Any", record))
         monkeypatch.undo()
         assert [type(event) for event in told] == [core.HopFailed] * 3  # for the second 2 and 5, and the third 2
         assert paused == [RETRY_S] * 3
@@ -307,7 +308,7 @@ async def test_a_stream_names_an_attempt_that_is_open(home: Path) -> None:
 async def test_a_sum_with_a_false_pad_makes_no_model(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(home) as node:
         told = hearing(node, monkeypatch)
-        monkeypatch.setattr(module, "checks", lambda _: True)
+        monkeypatch.setattr(aggregator, "checks", lambda _: True)
         monkeypatch.setattr(node.checking, "false_pad", lambda *_: "a case")
         await node._apply(MANIFEST, cast("Any", None), (), None)
         assert [type(event) for event in told] == [core.PadsFalse]
@@ -322,7 +323,7 @@ async def test_pads_that_cannot_be_judged_end_the_attempt_and_not_the_process(
 
     async with leading(home) as node:
         told = hearing(node, monkeypatch)
-        monkeypatch.setattr(module, "checks", lambda _: what == "false_pad")
+        monkeypatch.setattr(aggregator, "checks", lambda _: what == "false_pad")
         monkeypatch.setattr(node.checking if what == "false_pad" else node, what, raises)
         passage = SumPassage(MANIFEST, "aggregator", node.workers)
         await node._apply(MANIFEST, cast("Any", None), (), passage)
@@ -339,7 +340,7 @@ async def test_who_makes_an_aggregator_accuse_or_refuse_again_and_again_fills_no
     async with leading(home) as node:
         for _ in range(20):
             await node.perform(core.Accuse(Evidence(bytes(32), "aggregator", "silo-01", bytes(32), bytes(32))))
-            assert not await node.tell_core("shuffler-1", false)
+            assert not await node.asking.tell_core("shuffler-1", false)
     said = [one.getMessage() for one in caplog.records]
     assert sum("silo-01 sealed a seed" in one for one in said) == 1
     assert sum("what a hop answered does not hold" in one for one in said) == 1

@@ -17,9 +17,10 @@ from silomix.runtime.core.protocol.hearing import MOST_MISSED, Life, Shown, life
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
 from silomix.runtime.net.history import write_record
 from silomix.runtime.net.limits import PART_BYTES
-from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
+from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.lead import recovery as module
 from silomix.runtime.nodes.lead.recovery import Want
+from silomix.runtime.nodes.lead.service import Service
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.v1 import services_pb2
 
@@ -337,7 +338,7 @@ async def test_what_is_lost_is_asked_for_until_it_is_here(
 
 async def test_one_silo_that_gives_nothing_keeps_no_other_away(led: Path) -> None:
     async with leading(led) as node:
-        room = _Service(node).methods["GiveModel"].room
+        room = Service(node).methods["GiveModel"].room
         with room.place("silo-01"), pytest.raises(PeerFault) as caught, room.place("silo-01"):
             pass
         assert caught.value.reason is Reason.BUSY

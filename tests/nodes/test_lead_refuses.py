@@ -20,7 +20,8 @@ from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome, computed_digest
 from silomix.runtime.net.history import read_record
-from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.lead.service import Service
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S
@@ -123,7 +124,7 @@ async def test_a_sum_that_begins_and_stalls_is_refused_when_the_attempt_is_over(
         call, _ = call_of("shuffler-2", opening("shuffler-2", manifest.digest), silent=True)
         with pytest.raises(PeerFault, match="did not come to an end in time") as caught:
             async with asyncio.timeout(5):
-                await _Service(node).methods["Deliver"].answer(call)
+                await Service(node).methods["Deliver"].answer(call)
         assert caught.value.reason is Reason.COHORT_CLOSED
 
 
@@ -196,7 +197,7 @@ async def test_three_models_are_given_and_no_other(led: Path) -> None:
 async def test_a_slow_reader_does_not_get_the_rest_of_a_model_that_is_not_the_newest_any_more(
     led: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("silomix.runtime.nodes.aggregator.PART_BYTES", 1000)
+    monkeypatch.setattr("silomix.runtime.nodes.lead.service.PART_BYTES", 1000)
     async with leading(led) as node:
         call, context = call_of("silo-01", model(node.model))
 
@@ -206,7 +207,7 @@ async def test_a_slow_reader_does_not_get_the_rest_of_a_model_that_is_not_the_ne
 
         monkeypatch.setattr(context, "write", write)
         with pytest.raises(PeerFault) as caught:
-            await _Service(node).methods["GetModel"].answer(call)
+            await Service(node).methods["GetModel"].answer(call)
         assert caught.value.reason is Reason.WRONG_MODEL
         assert len(context.sent) == 1
 
@@ -217,7 +218,7 @@ async def test_a_file_is_read_or_made_once_for_all_that_are_given_it_and_one_at_
     """Else one silo with two calls could keep both workers of a small host busy."""
     async with leading(led) as node:
         made: list[Any] = []
-        busy, goes_on = 0, asyncio.Event()
+        busy, giving, goes_on = 0, 0, asyncio.Event()
         work = node.work
 
         async def counted(run: Any, *arguments: Any) -> Any:
@@ -229,14 +230,19 @@ async def test_a_file_is_read_or_made_once_for_all_that_are_given_it_and_one_at_
             busy -= 1
             return found
 
+        async def write(_: bytes) -> None:
+            nonlocal giving
+            giving += 1
+            await goes_on.wait()
+
         monkeypatch.setattr(node, "work", counted)
-        answer: Any = _Service(node).methods["GetModel"].answer
+        answer: Any = Service(node).methods["GetModel"].answer
         requests = (model(node.model, state=True), model(node.initial[0]), model(node.core.log.before))
         calls = [call_of("silo-01", request) for request in requests for _ in range(3)]
         for _, context in calls:
-            monkeypatch.setattr(context, "write", lambda _: goes_on.wait())
+            monkeypatch.setattr(context, "write", write)
         given = [asyncio.ensure_future(answer(call)) for call, _ in calls]
-        await until(lambda: len(made) == 3, "all are being given")
+        await until(lambda: giving == len(calls), "all are being given")
         goes_on.set()
         await asyncio.gather(*given)
         assert len(made) == 3

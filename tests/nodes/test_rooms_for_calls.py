@@ -14,8 +14,9 @@ from silomix.runtime.net.calls import CALLS_EACH, QUESTIONS_EACH, Method
 from silomix.runtime.net.health import Health, reflect
 from silomix.runtime.net.lines import SERVICES
 from silomix.runtime.net.meeting import SERVICE
-from silomix.runtime.nodes import aggregator, shuffler
+from silomix.runtime.nodes import shuffler
 from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.lead.service import Service
 from silomix.runtime.nodes.shuffler import SILO_STREAMS, ShufflerNode
 
 Methods = dict[str, dict[str, Method]]
@@ -42,7 +43,7 @@ def methods(_two_rounds: Path, tmp_path_factory: pytest.TempPathFactory) -> Meth
     async def lead() -> Methods:
         async with leading(home_of_an_aggregator(_two_rounds, directory / "led")) as node:
             assert isinstance(node, AggregatorNode)
-            return {"AggregatorService": aggregator._Service(node).methods}
+            return {"AggregatorService": Service(node).methods}
 
     async def hop(node: ShufflerNode) -> Methods:
         named = {name.rpartition(".")[2]: answered for name, answered in node.renewal.services.items()}

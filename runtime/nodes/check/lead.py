@@ -1,6 +1,5 @@
 """The aggregator's part in the tamper check: it asks, relays and measures, and keeps the evidence if it fails."""
 
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -36,13 +35,11 @@ from silomix.runtime.net.history import write_trail
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import Line, method
 from silomix.runtime.nodes.check.evidence import keep
+from silomix.runtime.nodes.lead.asking import GIVEN_UP, calling
 from silomix.v1 import services_pb2
 
 if TYPE_CHECKING:
     from silomix.runtime.nodes.aggregator import AggregatorNode
-
-GIVEN_UP = frozenset({Reason.FENCED, Reason.ALREADY_RELEASED, Reason.WRONG_SEQUENCE, Reason.WRONG_PAD})
-"""Why a hop will never answer a coin, or defend itself."""
 
 
 class Checking:
@@ -81,19 +78,16 @@ class Checking:
             bodies=write_bodies(subject.bodies),
             tosses=[write_toss(toss) for toss in tosses],
         )
-
-        def call(line: Line) -> Awaitable[services_pb2.AnswerResponse]:
-            what, patience = method("ShufflerService", "Answer"), float(node.federation.policy.release_s)
-            return line.ask(what, request, services_pb2.AnswerResponse, node.limits.said, patience)
-
+        limit, patience = node.limits.said, float(node.federation.policy.release_s)
+        call = calling("Answer", request, services_pb2.AnswerResponse, limit, patience)
         wanted = partial(node.is_in, core.Phase.CHECKING, manifest.digest)
-        answer = await node.until_answered(hop, wanted, call, GIVEN_UP)
+        answer = await node.asking.until_answered(hop, wanted, call, GIVEN_UP)
         if isinstance(answer, services_pb2.AnswerResponse):
             wire = answer.statement
             said = lambda: core.StatedIn(read_statement(wire, node.federation.plan), node.clock())  # noqa: E731
-            await node.tell_core(hop, said)
+            await node.asking.tell_core(hop, said)
         elif answer is not None:
-            await node.insist(core.HopLost(hop, manifest.digest, str(answer), node.clock()))
+            await node.asking.lost(hop, manifest.digest, answer)
 
     async def measure(self, manifest: Manifest, subject: Subject, coin: bytes) -> None:
         """Answer the coin oneself, from what the last hop sent."""
@@ -125,17 +119,14 @@ class Checking:
             bodies=write_bodies(subject.bodies),
             check=write_check(check),
         )
-
-        def call(line: Line) -> Awaitable[services_pb2.ProveResponse]:
-            what, patience = method("ShufflerService", "Prove"), float(node.federation.policy.release_s)
-            return line.ask(what, request, services_pb2.ProveResponse, node.limits.proved, patience)
-
+        limit, patience = node.limits.proved, float(node.federation.policy.release_s)
+        call = calling("Prove", request, services_pb2.ProveResponse, limit, patience)
         wanted = partial(node.is_in, core.Phase.PROVING, manifest.digest)
-        answer = await node.until_answered(hop, wanted, call, GIVEN_UP)
+        answer = await node.asking.until_answered(hop, wanted, call, GIVEN_UP)
         if isinstance(answer, services_pb2.ProveResponse):
-            await node.tell_core(hop, partial(self._proved, hop, answer))
+            await node.asking.tell_core(hop, partial(self._proved, hop, answer))
         elif answer is not None:
-            await node.insist(core.HopLost(hop, manifest.digest, str(answer), node.clock()))
+            await node.asking.lost(hop, manifest.digest, answer)
 
     def _proved(self, hop: str, answer: services_pb2.ProveResponse) -> core.ProofIn | core.DefenceIn:
         """Read what a hop answers. It speaks for itself alone."""
@@ -165,12 +156,12 @@ class Checking:
         )
         wanted = partial(node.is_in, core.Phase.BLAMING, manifest.digest)
         call = partial(self._defence, request, manifest)
-        answer = await node.until_answered(hop, wanted, call, GIVEN_UP)
+        answer = await node.asking.until_answered(hop, wanted, call, GIVEN_UP)
         if isinstance(answer, tuple):
             defence, vector = answer
-            await node.tell_core(hop, lambda: core.DefenceIn(defence, node.clock(), vector))
+            await node.asking.tell_core(hop, lambda: core.DefenceIn(defence, node.clock(), vector))
         elif answer is not None:
-            await node.insist(core.HopLost(hop, manifest.digest, str(answer), node.clock()))
+            await node.asking.lost(hop, manifest.digest, answer)
 
     async def _defence(
         self, request: services_pb2.DefendRequest, manifest: Manifest, line: Line
