@@ -236,8 +236,10 @@ def _assemble(args: argparse.Namespace) -> int:
     enrolments = read_enrolments(args.enrolments)
     if args.previous is not None:
         return _succeed(args, enrolments, file)
-    if not args.name or not enrolments:
-        raise BadOption("--name", "missing, or no .enrol file was given: a first epoch needs both")
+    if not args.name:
+        raise BadOption("--name", "missing: a first epoch gives the federation its name")
+    if not enrolments:
+        raise UserError("no .enrol file was given: a first epoch needs the file of every node")
     if args.remove:
         raise BadOption("--remove", "is for a later epoch, beside --previous; leave the node's .enrol file out")
     silos = sum(enrolment.role == "silo" for enrolment in enrolments)
