@@ -186,7 +186,7 @@ def test_what_is_shown_before_signing(hospitals: Hospitals, capsys: pytest.Captu
         assert f"key {fingerprint(member.key)}" in shown
     assert "hospital-b (you)" in shown
     assert "rounds = 3" in shown
-    assert "holds against 1 that collude with the aggregator, and can be formed without 0" in shown
+    assert "holds against 1 that collude with the aggregator, and needs all 2" in shown
     assert federation.digest.hex() in shown.replace(" ", "")
 
 
