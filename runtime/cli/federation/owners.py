@@ -25,7 +25,7 @@ the first time, and used for further nodes. Send the .enrol file to whoever asse
 examples:
   silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --option directory=/srv/images
   silomix keygen /var/lib/silomix/shuffler-1 --role shuffler --owner hospital-b --address hop.example.org:7001
-  silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --token \
+  silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --token \\
     'pkcs11:token=hospital-b;object=silo-02?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/silomix.pin'
 """
 ASSEMBLE_EPILOG = """\
