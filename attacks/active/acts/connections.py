@@ -83,7 +83,7 @@ async def every_connection(stage: Stage) -> Loot:
                 shut_out = False
         except OSError:
             shut_out = True
-    return stage.loot(shut_out, "no connection for others meanwhile; a round has ended", held=held, room=most)
+    return stage.loot(shut_out, "no connection for others meanwhile; a round went through", held=held, room=most)
 
 
 async def _left(stage: Stage, target: str, method: str, content: bytes) -> Loot:
