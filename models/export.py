@@ -18,13 +18,15 @@ MODEL = "model.pt"
 """What the state dict is called if nobody says otherwise."""
 
 
-def state_dict(model: bytes, task: Task | None = None) -> tuple[dict[str, Tensor], list[str]]:
+def state_dict(
+    model: bytes, task: Task | None = None, file: Path | str = "this"
+) -> tuple[dict[str, Tensor], list[str]]:
     """Return a plain state dict, and what it lacks.
 
     What did not travel (frozen and tied tensors, counters) is not in the file. A TorchTask has it, and makes the state
     dict complete.
     """
-    schema, tensors = read_model(model)
+    schema, tensors = read_model(model, file)
     if isinstance(task, TorchTask):
         return {name: tensor.cpu().clone() for name, tensor in task.load(tensors).state_dict().items()}, []
     marks = [spec.name for spec in schema.tensors if spec.name.startswith(FROZEN) and spec.shape == (0,)]
@@ -54,7 +56,7 @@ def export(config: Path | None, model: Path | None = None, out: Path | None = No
         out = out or place.results / MODEL
     assert model is not None
     assert out is not None
-    tensors, lacks = state_dict(model.read_bytes(), task)
+    tensors, lacks = state_dict(model.read_bytes(), task, model)
     buffer = io.BytesIO()
     torch.save(tensors, buffer)
     write_atomically(out, buffer.getvalue())

@@ -138,4 +138,6 @@ def find(path: Path) -> RunFiles:
         return RunFiles(here, results, load_federation(here))
     if (here / FEDERATION / FEDERATION_FILE).exists():
         return RunFiles(here / FEDERATION, here, load_federation(here / FEDERATION))
+    if not path.exists():
+        raise ConfigError(path, "", "is not there: give the directory that `silomix init` or `run` wrote")
     raise ConfigError(here, "", f"holds no {FEDERATION_FILE}: give the directory that `silomix init` or `run` wrote")

@@ -6,12 +6,11 @@ honest nodes, does what it does, and says what it got; the judgement is made her
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from silomix.attacks.active.witness import Refusal
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from silomix.attacks.active.stage import Stage
@@ -173,7 +172,6 @@ def find(names: Iterable[str]) -> tuple[Attack, ...]:
     known = {one.name: one for one in all_attacks()}
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"there is no attack {name!r}{hint} `silomix attack active --list` names them all")
+            all_of_them = "`silomix attack active --list` names them all"
+            raise UserError(f"there is no attack {name!r}{nearest(name, known)} {all_of_them}")
     return tuple(known[name] for name in dict.fromkeys(names))

@@ -109,7 +109,7 @@ class Stage:
                 us.start = us.keep(trapped(us.tensors(us.start), int(VICTIM.removeprefix("silo-")) - 1))
             elif cast.genesis == "shape":
                 us.start = us.keep_any(us.tensors(us.start))
-            self.aggregator.colluding = {name: self.liar(name) for name in cast.hops}
+            us.colluding = {name: self.liar(name) for name in cast.hops}
             if cast.genesis != "trap":
                 await self.found()
         else:

@@ -6,10 +6,10 @@ tasks are, 'package.module:NAME', so that one's own can be named on the command 
 
 import importlib
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from silomix.attacks.audit.attack import Attack
 from silomix.attacks.errors import AttackError
+from silomix.runtime.core.errors import nearest
 
 MOUNTED = "silomix.attacks.audit.mounted"
 ATTACKS: tuple[str, ...] = (
@@ -47,7 +47,5 @@ def attacks(more: Sequence[str] = (), only: Sequence[str] = ()) -> list[Attack]:
             raise AttackError(f"there are two attacks of the name {name}: give yours another")
     for name in only:
         if name not in names:
-            near = get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            raise AttackError(f"there is no attack {name!r}{hint} They are {', '.join(names)}")
+            raise AttackError(f"there is no attack {name!r}{nearest(name, names)} They are {', '.join(names)}")
     return [one for one in found if not only or one.name in only]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ from silomix.attacks.paper.resources import RESOURCE_EXPERIMENTS
 from silomix.attacks.paper.source_inference import SIA_EXPERIMENTS
 from silomix.models.data.catalogue import CATALOGUE, home
 from silomix.models.simulation.experiment import RUNS, Experiment, Result, Scale
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import UserError, nearest
 from silomix.runtime.store.files import write_atomically
 
 T = TypeVar("T")
@@ -75,9 +74,8 @@ def find(name: str) -> Experiment:
     """Look an experiment up, or say what comes near."""
     known = {one.id: one for one in REGISTRY}
     if name not in known:
-        near = get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ReproduceError(f"there is no experiment {name!r}{hint} `silomix reproduce --list` names them all")
+        all_of_them = "`silomix reproduce --list` names them all"
+        raise ReproduceError(f"there is no experiment {name!r}{nearest(name, known)} {all_of_them}")
     return known[name]
 
 

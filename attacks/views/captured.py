@@ -157,6 +157,8 @@ def read_floats(path: Path) -> dict[str, Array]:
 
 def scene_of(path: Path) -> Scene:
     """Find the federation's directory at or above a path."""
+    if not path.exists():
+        raise AttackError(f"{path} is not there: give a capture, which is a file or a directory")
     for place in (path, *path.resolve().parents):
         if (place / FEDERATION_FILE).exists():
             return Scene(place)

@@ -7,7 +7,6 @@ one directory for each set. A set that is not there is an error that says which 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silomix.models.data.partition import Indices
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import UserError, nearest
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
@@ -167,9 +166,7 @@ def home(directory: str | Path | None = None) -> Path:
 def entry(name: str) -> Entry:
     """Look a data set up, or say which there are."""
     if name not in CATALOGUE:
-        near = get_close_matches(name, CATALOGUE, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise DataError(f"there is no data set {name!r}{hint} Known are {', '.join(CATALOGUE)}")
+        raise DataError(f"there is no data set {name!r}{nearest(name, CATALOGUE)} They are {', '.join(CATALOGUE)}")
     return CATALOGUE[name]
 
 

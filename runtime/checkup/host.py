@@ -253,11 +253,13 @@ def initial_model(config: NodeConfig) -> str:
 
     if config.initial_model is None:
         return "none given: the task makes it"
+    make = f"run `silomix model init --config {config.initial_model.parent}`"
     if not config.initial_model.is_file():
-        raise Trouble(
-            f"{config.initial_model} is not there", f"run `silomix model init --config {config.initial_model.parent}`"
-        )
-    schema, tensors = read_model(config.initial_model.read_bytes())
+        raise Trouble(f"{config.initial_model} is not there", make)
+    try:
+        schema, tensors = read_model(config.initial_model.read_bytes(), config.initial_model)
+    except LocalFault as fault:
+        raise Trouble(fault.message, make) from None
     if problem := pin_problem(schema, config.federation.policy):
         raise Trouble(
             f"{config.initial_model}: the model {problem}", "it is of another task or other options; make it anew"

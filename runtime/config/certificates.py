@@ -103,7 +103,7 @@ def _pin_problem(certificate: bytes, pin: Pin | None, name: str) -> str:
     if problem := form_problem(certificate, name) or run_out(certificate):
         return f"{problem}; `silomix rotate` makes a new one"
     if pin is None:
-        return f"cannot be known to others: there is no {name}.pin beside the federation file"
+        return f"has no {name}.pin beside the federation file, by which others know it: put it back"
     if certificate not in pin.certificates:
         return (
             f"is not the one that {name}.pin number {pin.counter} pins; others would refuse it. `silomix rotate` helps"

@@ -27,7 +27,8 @@ LEAST_SILOS = LEAST_COHORT
 def load_federation(path: Path) -> Federation:
     """Read and check a federation file, or a directory's; nothing of it is taken on trust, nor learned later."""
     file = path / FEDERATION_FILE if path.is_dir() else path
-    return parse_federation(read_text(file), file)
+    missing = "is not there: give the federation file that `silomix assemble` or `silomix init` wrote, or its directory"
+    return parse_federation(read_text(file, missing), file)
 
 
 def parse_federation(content: str, file: Path, anchor: bytes | None = None) -> Federation:

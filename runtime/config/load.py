@@ -123,7 +123,7 @@ def load_node(path: Path, epoch: bytes = b"") -> NodeConfig:
     """
     file = path / NODE_FILE if path.is_dir() else path
     where = Where(file)
-    data = parse(read_text(file), file)
+    data = parse(read_text(file, "is not there: give the directory of one node, such as fed/silo-01"), file)
     values = where.take(data, NODE_KEYS)
     role: Role = values["role"]
     for name in data:

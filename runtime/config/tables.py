@@ -102,10 +102,12 @@ def show(value: object) -> str:
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
-def read(path: Path) -> bytes:
-    """Read a file, or say why that cannot be."""
+def read(path: Path, missing: str = "is not there") -> bytes:
+    """Read a file, or say why that cannot be; `missing` may say what to do if there is none."""
     try:
         return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(path, "", missing) from None
     except OSError as error:
         raise ConfigError(path, "", f"cannot be read: {error.strerror}") from None
 
@@ -136,10 +138,10 @@ def _excess(content: str) -> str:
     return ""
 
 
-def read_text(file: Path) -> str:
-    """Read a file of text, or say why that cannot be."""
+def read_text(file: Path, missing: str = "is not there") -> str:
+    """Read a file of text, or say why that cannot be; `missing` may say what to do if there is none."""
     try:
-        return read(file).decode()
+        return read(file, missing).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(file, "", f"is not UTF-8 at byte {error.start}: save it as UTF-8") from None
 

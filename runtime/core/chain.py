@@ -44,4 +44,5 @@ class ChainRule:
 
     def sentence(self) -> str:
         """Both numbers, for a person."""
-        return f"holds against {self.colluding} that collude with the aggregator, and can be formed without {self.lost}"
+        without = f"can be formed without {self.lost}" if self.lost else f"needs all {self.pool}"
+        return f"holds against {self.colluding} that collude with the aggregator, and {without}"

@@ -5,6 +5,8 @@ sent us. Both carry a member of one closed enumeration, so that the gRPC status,
 can be derived from the same word, and details by name, so that nobody parses a sentence.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import StrEnum
 
 
@@ -71,6 +73,12 @@ Detail = str | int | float
 
 class UserError(Exception):
     """Something that whoever started the program can mend: the command line shows the message and no traceback."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """End a sentence about a name that nothing has: with the one that was meant, if one is like it."""
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]}?" if near else "."
 
 
 class Passing(UserError):  # noqa: N818 - what it is

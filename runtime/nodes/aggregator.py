@@ -59,7 +59,7 @@ from silomix.runtime.nodes.shuffler import LATE_S, in_time
 from silomix.runtime.nodes.sums import KeptSums
 from silomix.runtime.observe.metrics import HopState
 from silomix.runtime.store.files import sweep, write_atomically
-from silomix.runtime.store.home import KEPT_ROUNDS, NODE_FILE
+from silomix.runtime.store.home import INITIAL_MODEL, KEPT_ROUNDS, NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, evaluate_task, load_task
 from silomix.v1 import history_pb2, services_pb2
@@ -92,8 +92,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.models = config.state.models
         self.models.mkdir(parents=True, exist_ok=True)
         sweep(self.models)
-        self.data = self._load(newest)
-        self.schema, self.tensors = read_model(self.data)
+        file = self._file_of(newest)
+        self.data = file.read_bytes()
+        self.schema, self.tensors = read_model(self.data, file)
         if problem := pin_problem(self.schema, self.federation.policy):
             where = config.directory.parent / NODE_FILE
             raise ConfigError(where, "initial_model", f"the model that is here {problem}; give one of the agreed task")
@@ -143,20 +144,22 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self._probation = Probation()
         self._rollcall = RollCall(self._is_there, self._called)
 
-    def _load(self, newest: bytes | None) -> bytes:
-        """Read the model that the journal names, or the initial one."""
+    def _file_of(self, newest: bytes | None) -> Path:
+        """Find the model that the journal names, or the initial one."""
         if newest is not None:
             path = self.config.state.model(newest)
             if path.exists():
-                return path.read_bytes()
+                return path
         initial = self.config.initial_model
         if initial is None or not initial.exists():
+            home = self.config.directory.parent
             raise ConfigError(
-                self.config.directory.parent / NODE_FILE,
+                home / NODE_FILE,
                 "initial_model",
-                f"{initial or 'the model to begin with'} is not there: write it with `silomix model init`",
+                f"{initial or 'the model to begin with'} is not there: put the {INITIAL_MODEL} there that "
+                f"`silomix assemble` wrote, or make it again with `silomix model init --config {home}`",
             )
-        return initial.read_bytes()
+        return initial
 
     @property
     def model_file(self) -> Path:
@@ -221,8 +224,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
 
     def _read(self) -> None:
         """Read the model that the round log names, and what goes with it."""
-        self.data = self._load(self.core.log.model or None)
-        self.tensors = read_model(self.data)[1]
+        file = self._file_of(self.core.log.model or None)
+        self.data = file.read_bytes()
+        self.tensors = read_model(self.data, file)[1]
         self.model = model_digest(self.schema, self.tensors)
         self.moments = self._load_moments()
         told = {done.round for done in self.history}

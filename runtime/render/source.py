@@ -135,7 +135,7 @@ def load_source(path: Path, parameters: int | None = None) -> Source:
         raise RenderError(f"{file}: tls.insecure: a federation without TLS is for one machine; make one with TLS")
     if parameters is None:
         model = Home(file.parent / federation.aggregator.name).initial_model
-        parameters = read_model(model.read_bytes())[0].parameters if model.is_file() else MEASURED_PARAMETERS
+        parameters = read_model(model.read_bytes(), model)[0].parameters if model.is_file() else MEASURED_PARAMETERS
     return Source(file, federation, parameters)
 
 

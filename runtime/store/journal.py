@@ -39,13 +39,13 @@ class Journal:
     two that each thought a round unreleased would both release it.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file, readable by its owner alone."""
+    def __init__(self, path: Path, *, copied_from: Path | None = None) -> None:
+        """Open or create the file, readable by its owner alone. What is wrong with a copy is said of its original."""
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         os.fchmod(descriptor, 0o600)
         os.close(descriptor)
-        self._path = path
+        self._path = copied_from or path
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
@@ -67,7 +67,7 @@ class Journal:
     def damaged(self, what: str, error: Exception) -> JournalError:
         """Say that something in the file is not what a node wrote."""
         return JournalError(
-            f"{self._path} is damaged, or no journal ({what}: {error}): move it away and enrol this node anew. A "
+            f"{self._path} is damaged, or is not a journal ({what}: {error}): move it away and enrol this node anew. A "
             "shuffler is never restored from an old copy, which does not know what was released since"
         )
 

@@ -6,6 +6,7 @@ knowing what it is, and needs no torch.
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -40,8 +41,8 @@ def write_model(schema: Schema, tensors: Mapping[str, Array]) -> bytes:
     return bytes(safetensors.serialize(entries, {_SCHEMA: json.dumps(rows, separators=(",", ":"))}))
 
 
-def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
-    """Read a model and its schema, or say what is wrong with the file."""
+def read_model(data: bytes, file: Path | str = "this") -> tuple[Schema, dict[str, Array]]:
+    """Read a model and its schema, or say what is wrong with the file: by its path, if somebody put it there."""
     try:
         size = int.from_bytes(data[:8], "little")
         if size > HEADER_BYTES:
@@ -61,7 +62,7 @@ def read_model(data: bytes) -> tuple[Schema, dict[str, Array]]:
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise LocalFault(
             Reason.SHAPE_MISMATCH,
-            f"this is no model file of ours ({type(error).__name__}: {error}): make one with `silomix model init`",
+            f"{file} is not a model file of silomix ({type(error).__name__}: {error}); `silomix model init` makes one",
         ) from None
     return schema, tensors
 

@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from tests.nodes.federations import make, run
@@ -57,3 +58,13 @@ def test_a_node_that_never_ran_has_no_log(tmp_path: Path, capsys: pytest.Capture
     make(tmp_path / "f", 3, 1)
     assert main(["log", "--config", str(tmp_path / "f" / "silo-01")]) == 2
     assert "has not run yet" in capsys.readouterr().err
+
+
+def test_a_damaged_journal_is_named_and_not_the_copy_that_is_read(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(home, tmp_path / "f")
+    journal = Home(tmp_path / "f" / "silo-01").state.journal
+    journal.write_bytes(b"no journal" * 500)
+    assert main(["log", "--config", str(tmp_path / "f" / "silo-01")]) == 2
+    assert f"{journal} is damaged" in capsys.readouterr().err

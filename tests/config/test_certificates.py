@@ -180,7 +180,7 @@ def show_instead(node: Path, name: str = "silo-01", days: int = 9, *, pins: bool
     [
         (lambda node: show_instead(node, "silo-02", pins=False), "is for CN=silo-02"),
         (lambda node: show_instead(node, days=0), "ran out on"),
-        (lambda node: (node.parent / "silo-01.pin").unlink(), "there is no silo-01.pin"),
+        (lambda node: (node.parent / "silo-01.pin").unlink(), "has no silo-01.pin"),
         (lambda node: show_instead(node, pins=False), "others would refuse it"),
     ],
     ids=["another name", "run out", "no pin", "another pin"],

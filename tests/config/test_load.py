@@ -149,7 +149,7 @@ def test_the_roster_has_bounds(made: Path, tmp_path: Path) -> None:
         ("silo-01", 'name = "silo-01"', 'name = "shuffler-1"', "role", 'as "shuffler"'),
         ("silo-01", 'directory = "state"', 'directory = ""', "directory", "a path"),
         ("silo-01", 'directory = "state"', 'directory = "a\\u0000"', "directory", "a path"),
-        ("silo-01", "../federation.toml", "federation.toml", "federation", "cannot be read"),
+        ("silo-01", "../federation.toml", "federation.toml", "federation", "is not there"),
         ("silo-01", "# metrics_port = 0", 'listen = "0.0.0.0:1"', "listen", "aggregator or shuffler"),
         ("silo-01", "# metrics_port = 0", 'initial_model = "m"', "initial_model", "aggregator"),
         ("aggregator", "# metrics_port = 0", "metrics_training = true", "metrics_training", "silo"),
@@ -185,7 +185,7 @@ def test_tls_must_be_given_up_on_both_sides(tmp_path: Path) -> None:
 
 def test_files_that_are_not_text(tmp_path: Path) -> None:
     file = tmp_path / "federation.toml"
-    assert "cannot be read" in str(error_of(load_federation, file))
+    assert "is not there" in str(error_of(load_federation, file))
     file.write_bytes(b'name = "\xff"')
     assert "UTF-8" in str(error_of(load_federation, file))
     assert "node.toml" in str(error_of(load_node, tmp_path))

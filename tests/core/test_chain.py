@@ -62,6 +62,6 @@ def test_the_chains_that_the_threat_model_shows_are_as_the_rule_has_them() -> No
 
 
 def test_the_numbers_for_people() -> None:
-    says = "holds against 2 that collude with the aggregator, and can be formed without"
-    assert ChainRule(3, 3).sentence() == f"{says} 0"
-    assert ChainRule(5, 4).sentence() == f"{says} 1"
+    says = "holds against 2 that collude with the aggregator, and"
+    assert ChainRule(3, 3).sentence() == f"{says} needs all 3"
+    assert ChainRule(5, 4).sentence() == f"{says} can be formed without 1"

@@ -10,7 +10,7 @@ from tests.render.rendered import source
 from silomix.runtime.cli import main
 from silomix.runtime.core.policy import KEYS
 from silomix.runtime.net.edges import edges
-from silomix.runtime.render.capacity import CHUNK_BYTES, COSTS, HEADER_BYTES, SEED_BYTES, Place
+from silomix.runtime.render.capacity import CHUNK_BYTES, COSTS, HEADER_BYTES, SEED_BYTES, Load, Place, needs
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -97,6 +97,28 @@ def test_the_formula_is_the_codes() -> None:
         assert memory == f"{cost.base_mib} MiB + {cost.bytes_per_parameter:g} P{extra}", place
     assert f"{CHUNK_BYTES} bytes for each" in text
     assert f"H = {HEADER_BYTES} + {SEED_BYTES} (h + 1)" in text
+
+
+@pytest.mark.parametrize("sums", [1, 3])
+def test_the_bytes_of_the_formula_are_the_codes(sums: int) -> None:
+    load = Load(parameters=4096, silos=9, hops=3, bits=18, rounds=100, sums=sums)
+    values = {"P": load.parameters, "n": 9, "B": load.body_bytes, "H": load.header_bytes, "G": sums}
+    rows = {name: cells for name, *cells in table(section("Capacity"), "what")}
+    for place, came, went, disk in zip(Place, rows["bytes in"], rows["bytes out"], rows["disk"], strict=True):
+        needed = needs(place, load)
+        assert _computed(came, values) == needed.received_bytes, place
+        assert _computed(went, values) == needed.sent_bytes, place
+        if place is not Place.AGGREGATOR:
+            assert _computed(disk, values) == needed.disk_bytes, place
+
+
+def _computed(cell: str, values: dict[str, int]) -> int:
+    """Work out a cell such as "n (B + H)"; what it says of groups is behind a comma."""
+    alone, _, grouped = cell.removesuffix(" with groups").partition(", or ")
+    formula = grouped if grouped and values["G"] > 1 else alone
+    found = eval(re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", formula.replace("-", "0")), {}, values)
+    assert isinstance(found, int)
+    return found
 
 
 def test_what_was_measured_fits_the_formula() -> None:

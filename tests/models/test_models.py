@@ -226,7 +226,7 @@ def test_export_refuses_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "x.safetensors").write_bytes(gzip.compress(b"no"))
     out = tmp_path / "x.pt"
     assert main(["model", "export", "--model", str(tmp_path / "x.safetensors"), "--out", str(out)]) == 2
-    assert "this is no model file of ours" in capsys.readouterr().err
+    assert f"{tmp_path / 'x.safetensors'} is not a model file of silomix" in capsys.readouterr().err
     assert not out.exists()
 
 

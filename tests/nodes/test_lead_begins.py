@@ -49,7 +49,7 @@ def test_without_a_model_to_begin_with_it_says_which_and_how_to_make_it(led: Pat
     (led / "initial.safetensors").unlink()
     named = led / "initial.safetensors" if configured else None
     what = r"initial_model: .*initial\.safetensors" if configured else "initial_model: the model to begin with"
-    with pytest.raises(ConfigError, match=f"{what} is not there: write it with `silomix model init`"):
+    with pytest.raises(ConfigError, match=f"{what} is not there: .* `silomix model init --config {led}`"):
         node_at(led, initial_model=named)
 
 

@@ -53,6 +53,16 @@ def test_every_owner_who_assembles_gets_the_same_digest(hospitals: Hospitals, tm
     assert load_federation(tmp_path / "again").digest == load_federation(hospitals.home("hospital-a")).digest
 
 
+def test_what_a_first_epoch_lacks_is_named(
+    hospitals: Hospitals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(hospitals.mail.glob("*.enrol"))
+    assert run("assemble", tmp_path / "new", *files, *TASK) == 2
+    assert "--name: missing" in capsys.readouterr().err
+    assert run("assemble", tmp_path / "new", "--name", "hospitals", *TASK) == 2
+    assert "no .enrol file was given" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -186,7 +196,7 @@ def test_what_is_shown_before_signing(hospitals: Hospitals, capsys: pytest.Captu
         assert f"key {fingerprint(member.key)}" in shown
     assert "hospital-b (you)" in shown
     assert "rounds = 3" in shown
-    assert "holds against 1 that collude with the aggregator, and can be formed without 0" in shown
+    assert "holds against 1 that collude with the aggregator, and needs all 2" in shown
     assert federation.digest.hex() in shown.replace(" ", "")
 
 

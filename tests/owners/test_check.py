@@ -36,7 +36,7 @@ def test_all_is_well(hospitals: Hospitals, capsys: pytest.CaptureFixture[str]) -
         *("configuration", "federation file", "agreement", "key files", "certificate", "pins", "clock", "disk", "task")
     }
     shown = next(finding["found"] for finding in said["findings"] if finding["what"] == "federation file")
-    assert "holds against 1 that collude with the aggregator, and can be formed without 0" in shown
+    assert "holds against 1 that collude with the aggregator, and needs all 2" in shown
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ HOSTILE = {
 def test_a_hostile_file_is_refused_and_costs_little(data: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(LocalFault, match="no model file of ours"):
+        with pytest.raises(LocalFault, match="not a model file of silomix"):
             read_model(data)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -257,7 +257,7 @@ def test_a_file_for_which_there_is_no_room_is_none_of_ours(
         raise error
 
     monkeypatch.setattr(json, "loads", fails)
-    with pytest.raises(LocalFault, match="no model file of ours"):
+    with pytest.raises(LocalFault, match="not a model file of silomix"):
         read_model(GOOD)
 
 

@@ -147,7 +147,7 @@ def test_commands_with_a_wrong_configuration_say_so_in_one_line(
 ) -> None:
     make(tmp_path / "f", 3, 1)
     silo = tmp_path / "f" / "silo-01"
-    assert "cannot be read" in _refused(capsys, "silo", "--config", tmp_path / "nowhere")
+    assert "is not there" in _refused(capsys, "silo", "--config", tmp_path / "nowhere")
     assert "silomix silo" in _refused(capsys, "aggregator", "--config", silo)
     assert "does not answer" in _refused(capsys, "status", "--config", silo, "--once", "--json", code=75)
     text = (silo / "node.toml").read_text()

@@ -85,7 +85,7 @@ async def attempts_without_end(stage: Stage) -> Loot:
 
 @attack("unparsable-sum", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
 async def unparsable_sum(stage: Stage) -> Loot:
-    """A silo that asks for the sum of a round is sent what is no message."""
+    """A silo that asks for the sum of a round is sent bytes that are no message."""
     us, log = stage.aggregator, stage.silo(VICTIM).core.log
     await stage.whole_round()
     await stage.followed()

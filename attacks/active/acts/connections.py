@@ -79,11 +79,11 @@ async def every_connection(stage: Stage) -> Loot:
             held += 1
         await stage.whole_round(silos=stage.honest_silos)  # or the drill is stuck, which is no concession
         try:
-            await (await stack.enter_async_context(await Wire.dial(stage.member(VICTIM).config, FIRST))).close()
-            shut_out = False
+            async with await Wire.dial(stage.member(VICTIM).config, FIRST):
+                shut_out = False
         except OSError:
             shut_out = True
-    return stage.loot(shut_out, "no connection for others meanwhile; a round has ended", held=held, room=most)
+    return stage.loot(shut_out, "no connection for others meanwhile; a round went through", held=held, room=most)
 
 
 async def _left(stage: Stage, target: str, method: str, content: bytes) -> Loot:

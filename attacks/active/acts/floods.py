@@ -127,7 +127,7 @@ async def _held(stage: Stage, who: Member, target: str, method: str, frames: Seq
     calls: list[Any] = [line.stream_unary(path(method))(told()) for line in lines]  # type: ignore[arg-type]
     try:
         await stage.until(lambda: all(_connected(line) for line in lines), "every connection stands or was refused")
-        await stage.within(SILENT_S, lambda: sum(not call.done() for call in calls) <= 0)
+        await stage.within(SILENT_S, lambda: all(call.done() for call in calls))
         held = sum(not call.done() for call in calls)
     finally:
         for call in calls:
@@ -181,7 +181,7 @@ async def _ends(stage: Stage, name: str, done: Callable[[], Any] = lambda: False
 
 @attack("unparsable-announcement", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def unparsable_announcement(stage: Stage) -> Loot:
-    """A silo that watches for rounds is sent what is no message."""
+    """A silo that watches for rounds is sent bytes that are no message."""
     await stage.aggregator.tell({VICTIM: GARBAGE})
     return await _ends(stage, VICTIM)
 
@@ -200,7 +200,7 @@ async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]]) -> Lo
 
 @attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
 async def unparsable_model(stage: Stage) -> Loot:
-    """A silo that asks for the model is sent what is no message."""
+    """A silo that asks for the model is sent bytes that are no message."""
     return await _model(stage, lambda digest: [GARBAGE])
 
 
@@ -231,7 +231,7 @@ async def endless_model(stage: Stage) -> Loot:
 
 @attack("unparsable-receipt", Rule.R7, "shuffler-1", Outcome.REFUSED, WITH_FIRST)
 async def unparsable_receipt(stage: Stage) -> Loot:
-    """A silo gets what is no message for its body."""
+    """A silo gets bytes that are no message in answer to its body."""
     hop = stage.liar(FIRST)
     hop.receipt = lambda receipt: GARBAGE
     try:
@@ -244,7 +244,7 @@ async def unparsable_receipt(stage: Stage) -> Loot:
 
 @attack("unparsable-delivery", Rule.R7, "shuffler-2", Outcome.REFUSED, WITH_SECOND)
 async def unparsable_delivery(stage: Stage) -> Loot:
-    """A hop gets what is no message for its sum."""
+    """A hop gets bytes that are no message in answer to its sum."""
     liar = stage.liar(SECOND)
 
     async def garbage(*_: object) -> bytes:

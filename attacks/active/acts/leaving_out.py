@@ -1,6 +1,7 @@
 """R4: whoever can have a silo left out chooses whom the others hide among; and keys that hide nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, WITH_SECOND
 from silomix.attacks.active.liars.member import Refused
@@ -15,15 +16,17 @@ from silomix.runtime.net.wire import write_evidence
 WORD = PeerFault(Reason.SEAL_BROKEN, "its seed does not open", peer=VICTIM)
 
 Forge = Callable[[Manifest, Header], bytes]
+Accuser = Callable[[Stage, Manifest, Forge | None], AbstractContextManager[list[Header]]]
+"""Who says it, and to which headers it has said it so far."""
 
 
-async def _told(stage: Stage, manifest: Manifest, hop: str, said: Callable[[], list[Header]]) -> Loot:
+async def _told(stage: Stage, manifest: Manifest, hop: str, said: list[Header]) -> Loot:
     """Wait until an honest hop has heard what was said of the victim, and see what it made of it."""
     node = stage.hop(hop)
 
     def decided() -> bool:
         gone = node.core.state is State.GIVEN_UP
-        return bool(said()) and (gone or VICTIM in node.core.unfit)
+        return bool(said) and (gone or VICTIM in node.core.unfit)
 
     await stage.until(decided, f"{hop} has made up its mind")
     left_out = VICTIM in node.core.unfit
@@ -31,7 +34,8 @@ async def _told(stage: Stage, manifest: Manifest, hop: str, said: Callable[[], l
     return stage.loot_for("false_evidence", left_out, words)
 
 
-def _by_hop(stage: Stage, manifest: Manifest, forge: Forge | None) -> Callable[[], list[Header]]:
+@contextmanager
+def _by_hop(stage: Stage, manifest: Manifest, forge: Forge | None) -> Iterator[list[Header]]:
     liar = stage.liar(SECOND)
     heard: list[Header] = []
 
@@ -42,10 +46,14 @@ def _by_hop(stage: Stage, manifest: Manifest, forge: Forge | None) -> Callable[[
         return WORD, forge(manifest, header) if forge is not None else b""
 
     liar.on_relay = answer
-    return lambda: heard
+    try:
+        yield heard
+    finally:
+        liar.on_relay = lambda heard, header: None
 
 
-def _by_aggregator(stage: Stage, manifest: Manifest, forge: Forge | None) -> Callable[[], list[Header]]:
+@contextmanager
+def _by_aggregator(stage: Stage, manifest: Manifest, forge: Forge | None) -> Iterator[list[Header]]:
     us = stage.aggregator
     heard: list[Header] = []
 
@@ -56,31 +64,28 @@ def _by_aggregator(stage: Stage, manifest: Manifest, forge: Forge | None) -> Cal
             raise WORD
 
     us.on_header = answer
-    return lambda: heard
+    try:
+        yield heard
+    finally:
+        us.on_header = lambda came, header: None
+
+
+async def _accuse(stage: Stage, by: Accuser, to: str, forge: Forge | None) -> Loot:
+    """Say in an attempt that the victim's seed does not open, and see what the honest hop makes of it that is told."""
+    number = stage.next_round()
+    manifest = stage.aggregator.propose(number, await stage.keys(number))
+    with by(stage, manifest, forge) as said:
+        await stage.open(manifest)
+        await stage.aggregator.announce(manifest, stage.honest_silos)
+        return await _told(stage, manifest, to, said)
 
 
 async def _accuse_as_hop(stage: Stage, forge: Forge | None) -> Loot:
-    number = stage.next_round()
-    manifest = stage.aggregator.propose(number, await stage.keys(number))
-    said = _by_hop(stage, manifest, forge)
-    try:
-        await stage.open(manifest)
-        await stage.aggregator.announce(manifest, stage.honest_silos)
-        return await _told(stage, manifest, FIRST, said)
-    finally:
-        stage.liar(SECOND).on_relay = lambda heard, header: None
+    return await _accuse(stage, _by_hop, FIRST, forge)
 
 
 async def _accuse_as_aggregator(stage: Stage, forge: Forge | None) -> Loot:
-    number = stage.next_round()
-    manifest = stage.aggregator.propose(number, await stage.keys(number))
-    said = _by_aggregator(stage, manifest, forge)
-    try:
-        await stage.open(manifest)
-        await stage.aggregator.announce(manifest, stage.honest_silos)
-        return await _told(stage, manifest, LAST, said)
-    finally:
-        stage.aggregator.on_header = lambda came, header: None
+    return await _accuse(stage, _by_aggregator, LAST, forge)
 
 
 @attack("bare-word-of-a-hop", Rule.R4, "shuffler-2", Outcome.USELESS, WITH_SECOND)

@@ -264,7 +264,7 @@ class LyingAggregator(Member):
         await self.tell(dict.fromkeys(silos, news))
 
     async def tell(self, news: Mapping[str, bytes | PeerFault]) -> None:
-        """Say anything to silos that watch: a message, what is none, or a refusal."""
+        """Say anything to silos that watch: a message, bytes that are none, or a refusal."""
         async with self._told:
             self._news.update(news)
             self._told.notify_all()
@@ -403,7 +403,7 @@ class LyingAggregator(Member):
         return signature
 
     async def stored(self, record: Record) -> dict[str, bytes]:
-        """Have every hop store a record that is none, and return the signatures of those that do."""
+        """Have hops store a record that they ought to refuse, and return the signatures of those that do not."""
         signed = {}
         for hop in self.federation.chain:
             try:

@@ -146,7 +146,7 @@ class Member:
         answer: bytes = await self.ask(target, lambda: call(told(), timeout=ANSWER_S))
         return answer
 
-    # Serving: as bytes, so that what is no message can be said too.
+    # Serving: in bytes, so that those which are no message can be said too.
 
     def handlers(self) -> dict[str, tuple[str, Any]]:
         """Return the calls that this member answers: by name, the kind of call and what answers it."""

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from silomix.runtime.cli.exits import Exit
 from silomix.runtime.cli.options import Commands, positive
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import UserError, nearest
 from silomix.runtime.terminal import console, say, say_json
 
 EPILOG = """\
@@ -64,7 +64,8 @@ def _drill(args: argparse.Namespace) -> int:
     if args.list:
         return _list(known, args.json)
     if bad := [name for name in args.only if name not in known]:
-        raise UserError(f"there is no misbehaviour {bad[0]}: `silomix drill --list` names them")
+        all_of_them = "`silomix drill --list` names them all"
+        raise UserError(f"there is no misbehaviour {bad[0]!r}{nearest(bad[0], known)} {all_of_them}")
     if not args.all and not args.only:
         raise UserError("which misbehaviours? --all runs every one, --list names them, --only NAME runs one")
     chosen = tuple(known.values()) if args.all else tuple(known[name] for name in args.only)

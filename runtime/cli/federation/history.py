@@ -81,7 +81,7 @@ def journal_of(config: NodeConfig) -> Iterator[Journal]:
             source = path.with_name(path.name + suffix)
             if source.exists():
                 shutil.copy(source, Path(place) / source.name)
-        with closing(Journal(Path(place) / path.name)) as journal:
+        with closing(Journal(Path(place) / path.name, copied_from=path)) as journal:
             yield journal
 
 

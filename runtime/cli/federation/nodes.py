@@ -65,12 +65,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     add_policy(cmd, defaults={"chunk_parameters": "by the number of silos", "encoding": "counts, or unary with unary"})
     cmd.set_defaults(handler=_init)
 
-    for role, what in (
-        ("aggregator", "announce rounds, serve the model, make the next one from the sums"),
-        ("shuffler", "run one hop of the chain"),
-        ("silo", "train on this silo's data and submit under masks"),
+    for an, role, what in (
+        ("an", "aggregator", "announce rounds, serve the model, make the next one from the sums"),
+        ("a", "shuffler", "run one hop of the chain"),
+        ("a", "silo", "train on this silo's data and submit under masks"),
     ):
-        cmd = commands.add_parser(role, help=what, description=f"Run a {role}: {what}.")
+        cmd = commands.add_parser(role, help=what, description=f"Run {an} {role}: {what}.")
         cmd.add_argument("--config", type=Path, required=True, help="the node's directory, or its node.toml")
         cmd.add_argument("--capture", type=Path, metavar="DIR", help="record all that this node receives and sends")
         if role == "aggregator":

@@ -25,7 +25,7 @@ the first time, and used for further nodes. Send the .enrol file to whoever asse
 examples:
   silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --option directory=/srv/images
   silomix keygen /var/lib/silomix/shuffler-1 --role shuffler --owner hospital-b --address hop.example.org:7001
-  silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --token \
+  silomix keygen /var/lib/silomix/silo-02 --role silo --owner hospital-b --token \\
     'pkcs11:token=hospital-b;object=silo-02?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/silomix.pin'
 """
 ASSEMBLE_EPILOG = """\
@@ -236,8 +236,10 @@ def _assemble(args: argparse.Namespace) -> int:
     enrolments = read_enrolments(args.enrolments)
     if args.previous is not None:
         return _succeed(args, enrolments, file)
-    if not args.name or not enrolments:
-        raise BadOption("--name", "missing, or no .enrol file was given: a first epoch needs both")
+    if not args.name:
+        raise BadOption("--name", "missing: a first epoch gives the federation its name")
+    if not enrolments:
+        raise UserError("no .enrol file was given: a first epoch needs the file of every node")
     if args.remove:
         raise BadOption("--remove", "is for a later epoch, beside --previous; leave the node's .enrol file out")
     silos = sum(enrolment.role == "silo" for enrolment in enrolments)

@@ -37,7 +37,10 @@ def show(path: Path, *, once: bool, as_json: bool) -> int:
         return asyncio.run(_watch(path))
     except grpc.aio.AioRpcError as error:
         address = config.federation.aggregator.address
-        raise Passing(f"the aggregator at {address} does not answer ({error.code().name}): is it running?") from None
+        raise Passing(
+            f"the aggregator at {address} does not answer ({error.code().name}): is it running? It ends when the last "
+            "round is over; `silomix log` shows what became of the rounds"
+        ) from None
 
 
 def as_json_value(status: services_pb2.GetStatusResponse) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from silomix.runtime.core.errors import Fault, PeerFault, UserError
 from silomix.runtime.terminal import console, say, say_json
 
 MISSING = "the evidence is not here: ask its owner for the file, and give it with --evidence"
-ABOUT = "check a round that is over from its record and its transcript, and who lied in it"
+ABOUT = "check a past round from its record and its transcript, and see who lied in it"
 
 
 def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]) -> None:

@@ -40,8 +40,8 @@ and medians in seconds, from when a fault is over or a process is started again:
   recovery_s        by role and fault: until the node takes part again, start-up included
   next_round_s      by role and fault: until the next round is over, with its training and with any other fault
 
-The exit code is 1 if one of the first four is not 0. The seed fixes which faults come in which order, and not when a
-process gets how far.
+The exit code is 1 if one of the first four is not 0. The seed fixes which faults come in which order, but not how far
+each process has got by then.
 
 examples:
   silomix chaos --rounds 20

@@ -21,7 +21,7 @@ are killed before any effect and any write, and come back with a full, damaged o
 clocks. In one schedule of seven the aggregator lies, mostly with the help of a hop. After every step it must hold that
 
   - of each model at most one cohort's sum can be read, and never that of fewer silos than the minimum;
-  - no pad is shown before all have signed and before it is on the disk for whom;
+  - no pad is shown before all have signed, and before it is on disk for which cohort;
   - a sum is exactly that of its cohort: every silo sends a number that tells if it was lost, doubled or trained twice;
   - a round is applied once, every log goes on from its head, and nobody takes part behind a fence;
   - when the faults end, the federation goes on, and every round that begins then is applied.

@@ -60,10 +60,14 @@ def _add_capacity(commands: Commands, json_flag: Callable[[argparse.ArgumentPars
         description="Show what a round takes of each place in the chain. Bytes follow from the plan; time and memory "
         "were measured on one machine. What training takes is not in it.",
     )
-    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="(default: %(default)s)")
+    cmd.add_argument("--silos", type=positive, default=10, metavar="N", help="silos (default: %(default)s)")
     cmd.add_argument("--shufflers", type=positive, default=3, metavar="N", help="hops (default: %(default)s)")
     cmd.add_argument(
-        "--parameters", type=positive, default=11_237_432, metavar="N", help="(default: %(default)s, ResNet-18)"
+        "--parameters",
+        type=positive,
+        default=11_237_432,
+        metavar="N",
+        help="parameters (default: %(default)s, ResNet-18)",
     )
     cmd.add_argument("--precision", type=int, default=4, metavar="R", help="decimal digits (default: %(default)s)")
     cmd.add_argument("--rounds", type=positive, default=100, metavar="N", help="for the disk (default: %(default)s)")

@@ -66,7 +66,12 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     given("--task", metavar="MODULE:FUNCTION", help="what to train: `def task(silo=-1)` in ./MODULE.py or a package")
     given("--silos", type=int, metavar="N", help="silos (default: 5)")
     given("--shufflers", type=int, metavar="N", help="hops of the chain (default: 2)")
-    given("--out", type=Path, metavar="DIR", help="where to (default: run, run-2 and so on; a federation's own)")
+    given(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: run, run-2 and so on; a federation's own directory)",
+    )
     given("--audit", action="store_true", help="attack it at the end; the exit code is 1 if silos are not protected")
     given("--vanilla", action="store_true", help="train without protection too, to compare")
     given("--plot", choices=["png", "svg", "none"], default="png", help="accuracy by round (default: %(default)s)")

@@ -372,6 +372,8 @@ def test_what_is_not_there_says_which_file_to_put_where(tmp_path: Path) -> None:
         assert part in str(caught.value)
     with pytest.raises(DataError, match="there is no data set 'mnsit'; did you mean mnist"):
         load("mnsit", tmp_path)
+    with pytest.raises(DataError, match=r"there is no data set 'xyzzy'\. They are digits"):
+        load("xyzzy", tmp_path)
 
 
 class Shop:
