@@ -840,6 +840,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if checks(self.federation):
                 case = await self.work(self.checking.false_pad, manifest, pads)
             if case is None:
+                await self.durably(self._keep_pads, manifest, pads)
                 made = await self.work(self._next_model, manifest, ready, pads, passage)
         except Fault as fault:  # out of range, or no bounds follow from it: nothing is published
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
@@ -910,7 +911,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     ) -> tuple[bytes, dict[str, Array], dict[str, Array], tuple[float, ...], int, int]:
         """Make the next model of the sum, the server's next state, the next round's bounds, and tell what came for it.
 
-        What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
+        What silos need to do the same is on the disk. After a restart, it is done from there here too.
         """
         means, size, received = self._means(manifest, ready, pads, passage)
         self.weighed(manifest, sum(mean.weight for mean in means))
@@ -918,18 +919,25 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         bounds = bounds_of(self.federation.policy, manifest.schema, model, self.tensors)
         return write_model(manifest.schema, model), model, moments, bounds, size, received
 
+    def _kept(self, manifest: Manifest, pads: tuple[tuple[str, Secret], ...]) -> Transcript | None:
+        """What is kept of a sum, with the pads; nothing where silos compute no models."""
+        kept = self.sums.read(manifest.round, manifest.attempt) if follows(self.federation) else None
+        return None if kept is None else replace(kept, pads=tuple(pad for _, pad in pads))
+
+    def _keep_pads(self, manifest: Manifest, pads: tuple[tuple[str, Secret], ...]) -> None:
+        """Complete what silos need to make the next model too."""
+        if (kept := self._kept(manifest, pads)) is not None:
+            self.sums.write(kept)
+
     def _means(
         self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
     ) -> tuple[list[Aggregate], int, int]:
         """Read the sum, or each group's; return also the cohort's size, and the bytes that came."""
-        kept = self.sums.read(manifest.round, manifest.attempt) if follows(self.federation) else None
-        if kept is not None:
-            kept = replace(kept, pads=tuple(pad for _, pad in pads))
-            self.sums.write(kept)
         if passage is not None and passage.cohort is not None:
             size = len(passage.cohort.participants)
             passage.uncover(pads, ready)
             return passage.decode(size, self.federation.noise.slack), size, passage.received_bytes
+        kept = self._kept(manifest, pads)
         assert kept is not None, "a release goes on after a restart only if it was kept"
         body = self.sums.vector(manifest)
         check_root(body, kept)

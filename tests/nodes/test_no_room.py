@@ -11,6 +11,7 @@ from silomix.runtime.core.protocol.lineage import check_root
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.passage import LastPassage
 from silomix.runtime.nodes.rows import TablePassage
+from silomix.runtime.nodes.sums import KeptSums
 
 NO_ROOM = OSError(28, "No space left on device")
 
@@ -88,5 +89,27 @@ def test_a_sum_that_finds_no_room_at_the_aggregator_comes_again_and_is_whole(
             found = running.aggregator.sums.read(1, 1)
             assert found is not None
             check_root(running.aggregator.sums.vector(found.manifest), found)  # what silos are given, too
+
+    run(go())
+
+
+def test_an_aggregator_that_cannot_keep_what_silos_compute_with_waits_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation, full, write = make(tmp_path / "f", 3, 2), [True] * 3, KeptSums.write
+
+    def on_a_full_disk(self: KeptSums, transcript: Any) -> None:
+        if transcript.pads and full:
+            full.pop()
+            raise NO_ROOM
+        write(self, transcript)
+
+    monkeypatch.setattr(KeptSums, "write", on_a_full_disk)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            assert [(r.attempts, r.cohort) for r in await running.finished()] == [(1, 3)]
+            assert not full
+            assert_model(running.aggregator.tensors, [range(3)], federation.policy)
 
     run(go())
