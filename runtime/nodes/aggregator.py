@@ -454,7 +454,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 await self.line(hop).ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, HAND_OVER_S)
 
         await asyncio.gather(*(tell(hop) for hop in self.federation.chain))
-        self.switch(epoch)
+        while True:
+            try:
+                return self.switch(epoch)
+            except OSError as error:  # nobody would ask again
+                self.log.error(f"cannot write, trying again: {error}")
+                await asyncio.sleep(RETRY_S)
 
     def _began(self, effect: core.AskKeys) -> None:
         if effect.attempt == 1:

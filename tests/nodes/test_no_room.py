@@ -5,6 +5,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from tests.nodes.federations import assert_model, make, run, shuffler
+from tests.nodes.leads import OneLine, leading
 
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.lineage import check_root
@@ -12,6 +13,8 @@ from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.passage import LastPassage
 from silomix.runtime.nodes.rows import TablePassage
 from silomix.runtime.nodes.sums import KeptSums
+from silomix.runtime.store.home import Home
+from silomix.v1 import services_pb2
 
 NO_ROOM = OSError(28, "No space left on device")
 
@@ -113,3 +116,43 @@ def test_an_aggregator_that_cannot_keep_what_silos_compute_with_waits_until_it_c
             assert_model(running.aggregator.tensors, [range(3)], federation.policy)
 
     run(go())
+
+
+def test_a_body_counts_though_its_silo_has_no_room_for_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At level malicious the round needs that silo again: it has to answer the coin."""
+    federation = make(tmp_path / "f", 3, 2, level=Level.MALICIOUS)
+    write_text = Path.write_text
+
+    def on_a_full_disk(self: Path, *arguments: Any) -> int:
+        if self == Home(tmp_path / "f" / "silo-01").state.last_body:
+            raise NO_ROOM
+        return write_text(self, *arguments)
+
+    monkeypatch.setattr(Path, "write_text", on_a_full_disk)
+
+    async def go() -> None:
+        async with InProcess(tmp_path / "f") as running:
+            assert [(r.attempts, r.cohort) for r in await running.finished()] == [(1, 3)]
+            assert_model(running.aggregator.tensors, [range(3)], federation.policy)
+
+    run(go())
+
+
+async def test_an_aggregator_goes_on_in_the_next_epoch_when_it_can_write_that_down(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, switched = [True] * 3, list[bytes]()
+
+    def enter(epoch: bytes) -> None:
+        if full:
+            full.pop()
+            raise NO_ROOM
+        switched.append(epoch)
+
+    async with leading(led) as node:
+        monkeypatch.setattr(node, "line", lambda _: OneLine(services_pb2.StoreResponse() for _ in "12"))
+        monkeypatch.setattr(node, "switch", enter)
+        await node._hand_over(b"next")
+    assert (full, switched) == ([], [b"next"])
