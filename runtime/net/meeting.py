@@ -20,7 +20,6 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.owners.epochs import Proposal
 from silomix.runtime.config.owners.pins import MAX_COUNTER
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.policy import MAX_SHUFFLERS, MAX_SILOS
 from silomix.runtime.core.protocol.federation import Federation
@@ -99,7 +98,7 @@ class OnlyPins:
 def write_epoch(proposal: Proposal) -> member_pb2.Epoch:
     """Write an epoch."""
     return member_pb2.Epoch(
-        file=federation_text(proposal.federation).encode(),
+        file=proposal.file,
         accepted=write_signatures(tuple(proposal.accepted.items())),
         pins=[_write_pin(pin) for pin in proposal.pins.values()],
     )
