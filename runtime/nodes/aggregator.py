@@ -1011,10 +1011,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         records = self.core.log.records
         record = records[round_] if 0 < round_ < self._published else None
         applied = record is not None and record.outcome is Outcome.APPLIED
-        kept = self.sums.read(round_, record.attempts[-1].attempt) if applied and record is not None else None
-        if kept is None or not kept.pads:
+        parts = self.sums.parts(round_, record.attempts[-1].attempt) if applied and record is not None else None
+        if parts is None:
             raise PeerFault(Reason.WRONG_ROUND, f"the sum of round {round_} is not kept here", found=round_)
-        return self.sums.parts(kept)
+        return parts
 
     def confirm(self, silo: str, record: bytes, signature: bytes) -> None:
         """Take in that a silo has computed the newest model itself."""

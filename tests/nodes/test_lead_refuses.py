@@ -19,7 +19,8 @@ from silomix.runtime.core.protocol.check.blame import Case, Charge, Equivocation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome, computed_digest
-from silomix.runtime.net.history import read_record
+from silomix.runtime.net.history import read_record, write_transcript
+from silomix.runtime.nodes import sums
 from silomix.runtime.nodes.aggregator import AggregatorNode, _Service
 from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.rows import make_passage
@@ -149,6 +150,21 @@ async def test_a_sum_is_given_only_of_a_round_that_was_applied_and_counts(led: P
         records[2] = replace(records[2], outcome=Outcome.ABANDONED)
         assert (await refused(node, "GetSum", "silo-01", sum_of(2)))[0] is Reason.WRONG_ROUND
         node.sums.write(replace(kept(node, 1), pads=()))
+        assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
+
+
+async def test_no_more_is_read_of_a_sum_than_where_its_chunks_lie(led: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small request asks for it, and to take a transcript apart keeps a worker busy."""
+    async with leading(led) as node:
+        whole = write_transcript(kept(node, 1))
+        monkeypatch.setattr(sums, "read_transcript", None)
+        first, *chunks = await answers(node, "GetSum", "silo-01", sum_of(1))
+        assert services_pb2.SumPart.FromString(first).transcript == whole
+        assert len(chunks) == 4
+        path = node.sums._transcript(1, 1)
+        path.write_bytes(b"damaged")
+        assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
+        path.write_bytes(b"")
         assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
 
 
