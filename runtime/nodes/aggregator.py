@@ -38,7 +38,7 @@ from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room
 from silomix.runtime.net.check.case import write_subject
 from silomix.runtime.net.check.said import write_check, write_toss
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, anybody, has_attempt, is_there
-from silomix.runtime.net.history import write_batch, write_record, write_signatures, write_trail
+from silomix.runtime.net.history import Written, write_batch, write_record, write_signatures, write_trail
 from silomix.runtime.net.limits import HISTORY, PART_BYTES, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, Line, method
 from silomix.runtime.net.streams import Inbox
@@ -64,7 +64,7 @@ from silomix.runtime.store.files import sweep, write_atomically
 from silomix.runtime.store.home import KEPT_ROUNDS, NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, evaluate_task, load_task
-from silomix.v1 import history_pb2, services_pb2
+from silomix.v1 import services_pb2
 
 CALL_S = 10.0
 """Time that a hop has to answer a small call."""
@@ -121,6 +121,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """The silos that have computed the newest model themselves, with their signatures."""
         self._published = 0
         """Records that count: those that silos may have."""
+        self._written = Written()
         self._knows = False
         """Whether the hops were heard, so that what is published is known."""
         options = {**self.federation.policy.task_options}
@@ -1067,9 +1068,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                         return
                     news, called = self.announced, self.called
                 while have < self._published:
-                    batch = write_batch(self.core.log.records[have : self._published])
-                    have += len(batch)
-                    yield services_pb2.Announcement(records=history_pb2.Records(records=batch)).SerializeToString()
+                    raw, many = self._written.announcement(self.core.log.records, have, self._published)
+                    have += many
+                    yield raw
                 if news is not None and news is not last:
                     last, heard = news, 0
                     yield news[0]
