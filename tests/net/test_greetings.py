@@ -175,3 +175,10 @@ async def test_whoever_calls_and_does_not_greet_is_refused_by_name() -> None:
     with pytest.raises(PeerFault, match="did not greet") as caught:
         await method["Meet"].answer(Call(context, Host(), "silo-1", "Meet"))
     assert (caught.value.reason, caught.value.details["peer"], heard) == (Reason.MALFORMED, "silo-1", [])
+
+
+def test_greetings_have_a_pace_of_their_own() -> None:
+    """To take one apart takes far longer than other calls do, and any member may greet."""
+    (service,) = answering(F, Limits.of(F), OnlyPins(()), lambda *_: None).values()
+    assert service["Meet"].pace is not None
+    assert service["Meet"].pace._each == 1 / meeting.GREETINGS_A_SECOND
