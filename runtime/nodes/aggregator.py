@@ -1023,11 +1023,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             raise PeerFault(Reason.WRONG_HEAD, "that is not the newest record", peer=silo)
         verify(self.federation.member(silo).key, computed_digest(record, silo), signature, silo)
         self.computed[silo] = signature
-        self.spawn(self._heard())
-
-    async def _heard(self) -> None:
-        async with self._news:
-            self._news.notify_all()
 
     def last_hops(self) -> tuple[str, ...]:
         """Whose sum may come: the last hop's of the open attempt, and of the one that is being applied or was."""
