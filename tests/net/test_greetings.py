@@ -46,7 +46,12 @@ def test_an_epoch_that_is_written_is_read_back() -> None:
 def test_a_file_is_written_once_for_all_who_may_lack_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any member may greet as one who has an old file, again and again."""
     wrote: list[Federation] = []
-    monkeypatch.setattr(epochs, "federation_text", lambda one: wrote.append(one) or federation_text(one))
+
+    def count(one: Federation) -> str:
+        wrote.append(one)
+        return federation_text(one)
+
+    monkeypatch.setattr(epochs, "federation_text", count)
     proposal = Proposal(F)
     for _ in range(3):
         assert greeting(F, (), (proposal,)).epochs[0].file == federation_text(F).encode()

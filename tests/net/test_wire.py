@@ -552,7 +552,12 @@ def test_records_are_announced_as_they_are_batched_and_each_is_written_once(monk
     """A small request asks for all of them, and may come again and again."""
     log = [replace(RECORD, round=round_) for round_ in range(MOST_RECORDS + 6)]
     known, write, wrote = Written(), history.write_record, list[int]()
-    monkeypatch.setattr(history, "write_record", lambda record: wrote.append(record.round) or write(record))
+
+    def count(record: Record) -> history_pb2.Record:
+        wrote.append(record.round)
+        return write(record)
+
+    monkeypatch.setattr(history, "write_record", count)
     for start, end in ((0, 70), (0, 70), (63, 70), (5, 6), (69, 69)):
         raw, many = known.announcement(log, start, end)
         batch = [write(record) for record in log[start:end][:MOST_RECORDS]]

@@ -409,7 +409,7 @@ async def test_what_peers_offer_is_read_one_by_one_and_each_waits_ten_times_as_l
         pauses.append(seconds)
 
     monkeypatch.setattr(bare, "work", work)
-    monkeypatch.setattr(epochs.asyncio, "sleep", pause)
+    monkeypatch.setattr(asyncio, "sleep", pause)
     for peer in ("silo-1", "silo-2"):
         offered = tuple(member_pb2.Epoch(file=f"{peer} {i}".encode()) for i in range(2))
         bare.succession.heard(peer, Greeting("1", "1", NOW.digest, (), offered))
