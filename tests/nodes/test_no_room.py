@@ -51,7 +51,7 @@ def test_a_hop_whose_rows_find_no_room_passes_them_on_when_there_is_some(
             assert_model(running.aggregator.tensors, [range(7)], federation.policy)
             assert shuffler(running).core.log.round == 2
 
-    run(go())
+    run(go(), 60)
 
 
 class Nearly:
