@@ -239,6 +239,8 @@ class Method:
     room: Room = field(default_factory=Room)
     seen: bool = True
     """Whether its messages are those of rounds: counted, captured, and taken from nodes of the same protocol alone."""
+    pace: Pace | None = None
+    """How often each caller is answered, if that is to be less often than by the pace of all methods."""
 
     def handler(self, host: Host, name: str, pace: Pace) -> "grpc.RpcMethodHandler[Any, Any]":
         """Make what gRPC calls. The pace is that of all methods of a node together."""
@@ -255,6 +257,8 @@ class Method:
                         check_protocol(context.invocation_metadata(), peer)
                     self.admit(peer)
                     places.enter_context(self.room.place(peer))
+                    if self.pace is not None:
+                        await self.pace.turn(peer)
                     with host.callers.present(context, peer):
                         await self.answer(Call(context, host if self.seen else Unseen(), peer, name))
                 except Fault as raised:

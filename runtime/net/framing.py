@@ -54,6 +54,11 @@ def chunk_frame(field: int, index: int, first: int, planes: Sequence[bytes | mem
     return b"".join([bytes([field << 3 | 2]) + _varint(size), *parts])
 
 
+def one_field(field: int, content: bytes) -> bytes:
+    """Write a frame whose one field is bytes already."""
+    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+
+
 def only_field(raw: bytes) -> int:
     """Return the number of the one field that a frame holds; 0 if it holds none, or more, or something else."""
     if not raw or raw[0] & 7 != 2 or raw[0] & 0x80:

@@ -10,6 +10,7 @@ from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.release import Ready, Signatures, Trail
 from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record
 from silomix.runtime.net.check.said import read_bodies, read_check, write_bodies, write_check
+from silomix.runtime.net.framing import one_field
 from silomix.runtime.net.limits import RECORDS_BYTES
 from silomix.runtime.net.wire import (
     digest_field,
@@ -28,6 +29,7 @@ from silomix.v1 import history_pb2, services_pb2
 
 MOST_RECORDS = 64
 """Records in one message."""
+_ANNOUNCED = services_pb2.Announcement.DESCRIPTOR.fields_by_name["records"].number
 
 
 def write_signatures(signatures: Signatures) -> list[history_pb2.Signature]:
@@ -156,6 +158,33 @@ def write_batch(records: Sequence[Record]) -> list[history_pb2.Record]:
             break
         batch.append(wire)
     return batch
+
+
+class Written:
+    """A round log as bytes: each record is written once, for any silo may ask for all of them again and again."""
+
+    def __init__(self) -> None:
+        """Nothing was asked for yet."""
+        self._known: dict[int, tuple[Record, bytes]] = {}
+
+    def announcement(self, records: Sequence[Record], start: int, end: int) -> tuple[bytes, int]:
+        """Announce the records of a log from one on, as many as a message holds; return also how many these are."""
+        parts: list[bytes] = []
+        size = 0
+        for place in range(start, min(end, start + MOST_RECORDS)):
+            raw = self._bytes(records[place])
+            size += len(raw)
+            if parts and size > RECORDS_BYTES:
+                break
+            parts.append(raw)
+        return one_field(_ANNOUNCED, b"".join(parts)), len(parts)
+
+    def _bytes(self, record: Record) -> bytes:
+        known = self._known.get(record.round)
+        if known is None or known[0] is not record:  # the same with more countersignatures takes its place
+            raw = history_pb2.Records(records=[write_record(record)]).SerializeToString()
+            known = self._known[record.round] = (record, raw)
+        return known[1]
 
 
 def write_shown(shown: Shown) -> services_pb2.ShowResponse:

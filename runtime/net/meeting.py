@@ -5,6 +5,7 @@ travel from any member to any other, and nobody can hold one back for long. Epoc
 signatures, travel likewise.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -20,14 +21,13 @@ from silomix.runtime.config.load import NodeConfig
 from silomix.runtime.config.owners.epochs import Proposal
 from silomix.runtime.config.owners.pins import MAX_COUNTER
 from silomix.runtime.config.tables import ConfigError
-from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.policy import MAX_SHUFFLERS, MAX_SILOS
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.owners import Pin
-from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen
+from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Pace, Room, Unseen
 from silomix.runtime.net.health import anybody
 from silomix.runtime.net.history import read_signatures, write_signatures
 from silomix.runtime.net.limits import MOST_EPOCHS, TEXT_BYTES, Limits
@@ -41,6 +41,9 @@ SERVICE = member_pb2.DESCRIPTOR.services_by_name["MemberService"]
 MEET: MethodDescriptor = SERVICE.methods_by_name["Meet"]
 MOST_MEMBERS = MAX_SILOS + MAX_SHUFFLERS + 1
 """Of any federation: what is known of one in another epoch."""
+GREETINGS_AT_ONCE, GREETINGS_A_SECOND = 20, 2.0
+"""Greetings of a member that are answered at once, and then in each second: it greets twice a minute, or a little more
+often. To take one apart, before anybody knows what is in it, takes a hundred times as long as another call."""
 _WORD = 64
 
 
@@ -99,7 +102,7 @@ class OnlyPins:
 def write_epoch(proposal: Proposal) -> member_pb2.Epoch:
     """Write an epoch."""
     return member_pb2.Epoch(
-        file=federation_text(proposal.federation).encode(),
+        file=proposal.file,
         accepted=write_signatures(tuple(proposal.accepted.items())),
         pins=[_write_pin(pin) for pin in proposal.pins.values()],
     )
@@ -222,7 +225,8 @@ def answering(
         answer = greeting(federation, knows.pins, knows.offers(said.federation), knows.ready, knows.lives)
         await call.answer(member_pb2.MeetResponse(greeting=answer))
 
-    return {SERVICE.full_name: {"Meet": Method(anybody, meet, Room(QUESTIONS_EACH), seen=False)}}
+    pace = Pace(time.monotonic, GREETINGS_AT_ONCE, GREETINGS_A_SECOND)
+    return {SERVICE.full_name: {"Meet": Method(anybody, meet, Room(QUESTIONS_EACH), seen=False, pace=pace)}}
 
 
 async def meet(

@@ -35,7 +35,7 @@ from silomix.runtime.core.protocol.rules import pin_problem, wire_encoding
 from silomix.runtime.net.check.case import write_subject
 from silomix.runtime.net.check.said import write_toss
 from silomix.runtime.net.health import GAVE_UP, NOT_OPEN, has_attempt, is_there
-from silomix.runtime.net.history import write_batch, write_record
+from silomix.runtime.net.history import Written, write_record
 from silomix.runtime.net.limits import HISTORY, SMALL_BYTES, TEXT_BYTES
 from silomix.runtime.net.lines import SERVICES, method
 from silomix.runtime.net.streams import Inbox
@@ -62,7 +62,7 @@ from silomix.runtime.store.files import sweep, write_atomically
 from silomix.runtime.store.home import INITIAL_MODEL, KEPT_ROUNDS, NODE_FILE
 from silomix.runtime.store.modelfile import model_digest, read_model, write_model
 from silomix.runtime.task import Task, evaluate_task, load_task
-from silomix.v1 import history_pb2, services_pb2
+from silomix.v1 import services_pb2
 
 DELTA = 1e-5
 """At which the epsilon of noise in the sums is told."""
@@ -111,6 +111,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """The silos that have computed the newest model themselves, with their signatures."""
         self._published = 0
         """Records that count: those that silos may have."""
+        self._written = Written()
         self._knows = False
         """Whether the hops were heard, so that what is published is known."""
         options = {**self.federation.policy.task_options}
@@ -443,7 +444,12 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                 await self.line(hop).ask(what, request, services_pb2.StoreResponse, SMALL_BYTES, HAND_OVER_S)
 
         await asyncio.gather(*(tell(hop) for hop in self.federation.chain))
-        self.switch(epoch)
+        while True:
+            try:
+                return self.switch(epoch)
+            except OSError as error:  # nobody would ask again
+                self.log.error(f"cannot write, trying again: {error}")
+                await asyncio.sleep(RETRY_S)
 
     def _began(self, effect: core.AskKeys) -> None:
         if effect.attempt == 1:
@@ -610,6 +616,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             if checks(self.federation):
                 case = await self.work(self.checking.false_pad, manifest, pads)
             if case is None:
+                await self.durably(self._keep_pads, manifest, pads)
                 made = await self.work(self._next_model, manifest, ready, pads, passage)
         except Fault as fault:  # out of range, or no bounds follow from it: nothing is published
             self.log.error(f"no model is published: {fault.message}", reason=str(fault.reason))
@@ -680,7 +687,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     ) -> tuple[bytes, dict[str, Array], dict[str, Array], tuple[float, ...], int, int]:
         """Make the next model of the sum, the server's next state, the next round's bounds, and tell what came for it.
 
-        What silos need to do the same is completed on the disk. After a restart, it is done from there here too.
+        What silos need to do the same is on the disk. After a restart, it is done from there here too.
         """
         means, size, received = self._means(manifest, ready, pads, passage)
         self.weighed(manifest, sum(mean.weight for mean in means))
@@ -688,18 +695,25 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         bounds = bounds_of(self.federation.policy, manifest.schema, model, self.tensors)
         return write_model(manifest.schema, model), model, moments, bounds, size, received
 
+    def _kept(self, manifest: Manifest, pads: tuple[tuple[str, Secret], ...]) -> Transcript | None:
+        """What is kept of a sum, with the pads; nothing where silos compute no models."""
+        kept = self.sums.read(manifest.round, manifest.attempt) if follows(self.federation) else None
+        return None if kept is None else replace(kept, pads=tuple(pad for _, pad in pads))
+
+    def _keep_pads(self, manifest: Manifest, pads: tuple[tuple[str, Secret], ...]) -> None:
+        """Complete what silos need to make the next model too."""
+        if (kept := self._kept(manifest, pads)) is not None:
+            self.sums.write(kept)
+
     def _means(
         self, manifest: Manifest, ready: Ready, pads: tuple[tuple[str, Secret], ...], passage: Passage | None
     ) -> tuple[list[Aggregate], int, int]:
         """Read the sum, or each group's; return also the cohort's size, and the bytes that came."""
-        kept = self.sums.read(manifest.round, manifest.attempt) if follows(self.federation) else None
-        if kept is not None:
-            kept = replace(kept, pads=tuple(pad for _, pad in pads))
-            self.sums.write(kept)
         if passage is not None and passage.cohort is not None:
             size = len(passage.cohort.participants)
             passage.uncover(pads, ready)
             return passage.decode(size, self.federation.noise.slack), size, passage.received_bytes
+        kept = self._kept(manifest, pads)
         assert kept is not None, "a release goes on after a restart only if it was kept"
         body = self.sums.vector(manifest)
         check_root(body, kept)
@@ -768,10 +782,10 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         records = self.core.log.records
         record = records[round_] if 0 < round_ < self._published else None
         applied = record is not None and record.outcome is Outcome.APPLIED
-        kept = self.sums.read(round_, record.attempts[-1].attempt) if applied and record is not None else None
-        if kept is None or not kept.pads:
+        parts = self.sums.parts(round_, record.attempts[-1].attempt) if applied and record is not None else None
+        if parts is None:
             raise PeerFault(Reason.WRONG_ROUND, f"the sum of round {round_} is not kept here", found=round_)
-        return self.sums.parts(kept)
+        return parts
 
     def confirm(self, silo: str, record: bytes, signature: bytes) -> None:
         """Take in that a silo has computed the newest model itself."""
@@ -779,11 +793,6 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             raise PeerFault(Reason.WRONG_HEAD, "that is not the newest record", peer=silo)
         verify(self.federation.member(silo).key, computed_digest(record, silo), signature, silo)
         self.computed[silo] = signature
-        self.spawn(self._heard())
-
-    async def _heard(self) -> None:
-        async with self._news:
-            self._news.notify_all()
 
     def last_hops(self) -> tuple[str, ...]:
         """Whose sum may come: the last hop's of the open attempt, and of the one that is being applied or was."""
@@ -824,9 +833,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                         return
                     news, called = self.announced, self.called
                 while have < self._published:
-                    batch = write_batch(self.core.log.records[have : self._published])
-                    have += len(batch)
-                    yield services_pb2.Announcement(records=history_pb2.Records(records=batch)).SerializeToString()
+                    raw, many = self._written.announcement(self.core.log.records, have, self._published)
+                    have += many
+                    yield raw
                 if news is not None and news is not last:
                     last, heard = news, 0
                     yield news[0]

@@ -123,10 +123,10 @@ class Follower:
             if self.at >= 0 and self._log.records[self.at].model_after == digest:
                 schema = self._optimiser.state_schema(self._schema) if state else self._schema
                 return await self._node.work(write_model, schema, self._state if state else self.model)
-            path = self._directory.model(digest)
-            if state or not path.exists():
+            try:
+                return None if state else await self._node.work(self._directory.model(digest).read_bytes)
+            except OSError:  # not here, or not any more: it goes when newer ones are written
                 return None
-            return await self._node.work(path.read_bytes)
 
     async def check_bounds(self, manifest: Manifest) -> None:
         """Compute a round's bounds from the two newest models, and refuse others."""

@@ -268,8 +268,8 @@ class Passage:
             if self._came[chunk.index] != digest:
                 raise PeerFault(Reason.ROOT_MISMATCH, f"chunk {chunk.index} came a second time with another content")
             return digest
-        self._came.append(digest)
         self._put(chunk.index, content)
+        self._came.append(digest)  # only now: what found no room on the disk did not come, and is to come again
         return digest
 
     async def _advance(self, ready: int) -> None:
@@ -481,7 +481,9 @@ class LastPassage(SumPassage):
     def _put(self, index: int, content: list[Bytes]) -> None:
         self._file.seek(self.layout.offset(index))
         for plane in content:
-            self._file.write(plane.data)
+            left = plane.data
+            while left:  # a disk that is nearly full takes a part, and says no only to the next
+                left = left[self._file.write(left) :]
         super()._put(index, content)
 
     def seeds_of(self, cohort: Cohort) -> tuple[Secret, ...]:

@@ -11,6 +11,7 @@ behind hop 1 is told whose a row was.
 import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -96,7 +97,8 @@ class TablePassage(Passage):
         """Delete what was spooled."""
         super().close()
         if self._file is not None and self._path is not None:
-            self._file.close()
+            with suppress(OSError):  # what is still buffered does not fit on a full disk, and need not
+                self._file.close()
             self._path.unlink(missing_ok=True)
 
     async def take_bodies(self, paths: list[Path]) -> None:
@@ -179,10 +181,11 @@ class RowsPassage(TablePassage):
         if self._tally is not None:
             self.mode.add(self._tally, lot, content)
             return
-        self._lot.append(content)
-        if len(self._lot) == self.rows:
-            self._shuffle(lot, self._lot)
-            self._lot = []
+        rows = [*self._lot, content]
+        if len(rows) == self.rows:
+            self._shuffle(lot, rows)
+            rows = []
+        self._lot = rows  # only now: if the disk is full, the last row comes again
 
     def _shuffle(self, lot: int, rows: Sequence[Row]) -> None:
         for row, planes in enumerate(self.mode.shuffle(lot, rows, self._seed)):

@@ -67,7 +67,7 @@ from silomix.runtime.net.wire import (
 from silomix.runtime.nodes.check import hop as checking
 from silomix.runtime.nodes.check.evidence import keep
 from silomix.runtime.nodes.facts import read_shuffler, sweep_pads, write_shuffler
-from silomix.runtime.nodes.node import Driver, whole
+from silomix.runtime.nodes.node import RETRY_S, Driver, whole
 from silomix.runtime.nodes.passage import AnyChunk, Cover, Partition, Passage, SumPassage, check_place, open_chunk
 from silomix.runtime.nodes.rows import TablePassage, make_passage
 from silomix.runtime.store.files import naming
@@ -389,10 +389,19 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             if passage.layer == 1 and isinstance(passage, SumPassage):
                 await passage.take_all()
             elif passage.layer == 1 and isinstance(passage, TablePassage):
-                await passage.take_bodies([rows[silo] for silo in cohort.silos])
+                await self._take_bodies(passage, [rows[silo] for silo in cohort.silos])
         except Overwritten:  # it was given up meanwhile
             return
         self.metrics.phase_took("release", self.clock() - started)
+
+    async def _take_bodies(self, passage: TablePassage, paths: list[Path]) -> None:
+        """Make rows of the bodies: a full disk holds that up until there is room, or the attempt is over."""
+        while True:
+            try:
+                return await passage.take_bodies(paths)
+            except OSError as error:
+                self.failed("Release", error)
+                await asyncio.sleep(RETRY_S)
 
     async def _send(self, passage: Passage, delivered: asyncio.Event) -> None:
         """Stream this hop's output to the next one, again and again until it has arrived or the attempt is over."""

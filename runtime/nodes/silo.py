@@ -582,7 +582,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         parameters = manifest.schema.parameters
         self.metrics.body("sent", wire_encoding(manifest), sent, parameters)
         figures = {"round": manifest.round, "bytes": sent, "bits_per_parameter": 8 * sent / parameters}
-        await self.work(self.config.state.last_body.write_text, json.dumps(figures))
+        with suppress(OSError):  # the body counts, whether or not there is room for its figures
+            await self.work(self.config.state.last_body.write_text, json.dumps(figures))
 
 
 def until_next(records: tuple[Record, ...]) -> Iterator[tuple[Record, ...]]:

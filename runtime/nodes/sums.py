@@ -16,6 +16,7 @@ from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.net.framing import SUM, chunk_frame
 from silomix.runtime.net.history import read_transcript, write_transcript
+from silomix.runtime.net.wire import read_manifest
 from silomix.runtime.store.files import sweep, write_atomically
 from silomix.v1 import history_pb2, services_pb2
 
@@ -55,10 +56,20 @@ class KeptSums:
         body: Bytes = np.fromfile(self.body(manifest.round, manifest.attempt), np.uint8)
         return body
 
-    def parts(self, transcript: Transcript) -> Iterator[bytes]:
-        """Yield a sum as silos get it: the transcript, then chunk after chunk, from the disk."""
-        yield services_pb2.SumPart(transcript=write_transcript(transcript)).SerializeToString()
-        manifest = transcript.manifest
+    def parts(self, round_: int, attempt: int) -> Iterator[bytes] | None:
+        """A sum as silos get it, if its pads are here: the transcript, then chunk after chunk, from the disk.
+
+        A small request asks for it, so no more of the transcript is read than where the chunks lie.
+        """
+        try:
+            wire = history_pb2.Transcript.FromString(self._transcript(round_, attempt).read_bytes())
+            manifest = read_manifest(wire.manifest)
+        except (FileNotFoundError, DecodeError, Fault):
+            return None
+        return self._parts(wire, manifest) if wire.pads else None
+
+    def _parts(self, wire: history_pb2.Transcript, manifest: Manifest) -> Iterator[bytes]:
+        yield services_pb2.SumPart(transcript=wire).SerializeToString()
         shape = layout(manifest)
         with open(self.body(manifest.round, manifest.attempt), "rb") as file:
             for i in range(shape.chunks):

@@ -386,6 +386,21 @@ async def test_nobody_waits_longer_than_a_while_however_often_they_called(waits:
     assert waits == []
 
 
+async def test_a_method_may_have_a_slower_pace_by_which_nothing_is_read_before_its_turn(waits: list[float]) -> None:
+    read: list[int] = []
+
+    async def answer(call: Call) -> None:
+        read.append(len(waits))
+
+    method = Method(anybody, answer, pace=Pace(Clock(), 3, 1.0))
+    for name in ("silo-1", "silo-2"):
+        handler: Any = method.handler(Host(name), "Meet", Pace(Clock()))
+        for _ in range(5):
+            await handler.stream_stream(None, Context([b""]))
+    assert waits == [1.0, 2.0] * 2
+    assert read == [0, 0, 0, 1, 2, 2, 2, 2, 3, 4]
+
+
 async def test_whoever_calls_waits_its_turn_before_it_is_refused_or_answered(waits: list[float]) -> None:
     """A refusal costs what an answer does; strangers share one turn, whatever their addresses."""
     pace = Pace(Clock())

@@ -8,9 +8,12 @@ from tests.core.protocol.federations import federation
 from tests.core.protocol.test_epochs import owned
 from tests.net.contexts import Context, Host
 
+from silomix.runtime.config.owners import epochs
 from silomix.runtime.config.owners.epochs import Proposal
 from silomix.runtime.config.owners.pins import MAX_COUNTER
+from silomix.runtime.config.texts import federation_text
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.owners import Pin
@@ -38,6 +41,21 @@ def refused(wire: member_pb2.Greeting) -> Reason:
 
 def test_an_epoch_that_is_written_is_read_back() -> None:
     assert read_epoch(write_epoch(EPOCH), F, "silo-1") == EPOCH
+
+
+def test_a_file_is_written_once_for_all_who_may_lack_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any member may greet as one who has an old file, again and again."""
+    wrote: list[Federation] = []
+
+    def count(one: Federation) -> str:
+        wrote.append(one)
+        return federation_text(one)
+
+    monkeypatch.setattr(epochs, "federation_text", count)
+    proposal = Proposal(F)
+    for _ in range(3):
+        assert greeting(F, (), (proposal,)).epochs[0].file == federation_text(F).encode()
+    assert wrote == [F]
 
 
 @pytest.mark.parametrize("file", [b"no file at all", b"\xff\xfe"])
@@ -162,3 +180,10 @@ async def test_whoever_calls_and_does_not_greet_is_refused_by_name() -> None:
     with pytest.raises(PeerFault, match="did not greet") as caught:
         await method["Meet"].answer(Call(context, Host(), "silo-1", "Meet"))
     assert (caught.value.reason, caught.value.details["peer"], heard) == (Reason.MALFORMED, "silo-1", [])
+
+
+def test_greetings_have_a_pace_of_their_own() -> None:
+    """To take one apart takes far longer than other calls do, and any member may greet."""
+    (service,) = answering(F, Limits.of(F), OnlyPins(()), lambda *_: None).values()
+    assert service["Meet"].pace is not None
+    assert service["Meet"].pace._each == 1 / meeting.GREETINGS_A_SECOND

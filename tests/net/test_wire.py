@@ -1,7 +1,7 @@
 """Protocol section 5, fields: what is written is read back, and what no node may send is refused, never a crash."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
@@ -50,8 +50,10 @@ from silomix.runtime.core.protocol.messages import (
 )
 from silomix.runtime.core.protocol.release import Ready, Trail
 from silomix.runtime.core.protocol.roundlog import Attempted, Outcome, Record
+from silomix.runtime.net import history
 from silomix.runtime.net.history import (
     MOST_RECORDS,
+    Written,
     read_record,
     read_records,
     read_shown,
@@ -544,6 +546,31 @@ def test_a_message_has_a_bounded_number_of_records() -> None:
     with pytest.raises(PeerFault) as caught:
         read_records([one] * (MOST_RECORDS + 1))
     assert caught.value.reason is Reason.WRONG_LENGTH
+
+
+def test_records_are_announced_as_they_are_batched_and_each_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small request asks for all of them, and may come again and again."""
+    log = [replace(RECORD, round=round_) for round_ in range(MOST_RECORDS + 6)]
+    known, write, wrote = Written(), history.write_record, list[int]()
+
+    def count(record: Record) -> history_pb2.Record:
+        wrote.append(record.round)
+        return write(record)
+
+    monkeypatch.setattr(history, "write_record", count)
+    for start, end in ((0, 70), (0, 70), (63, 70), (5, 6), (69, 69)):
+        raw, many = known.announcement(log, start, end)
+        batch = [write(record) for record in log[start:end][:MOST_RECORDS]]
+        assert many == len(batch)
+        assert services_pb2.Announcement.FromString(raw).records == history_pb2.Records(records=batch)
+    assert wrote == list(range(70))
+    log[69] = replace(log[69], countersignatures=())  # of the newest there may be another copy
+    raw, _ = known.announcement(log, 69, 70)
+    assert services_pb2.Announcement.FromString(raw).records.records[0] == write(log[69])
+    monkeypatch.setattr(history, "RECORDS_BYTES", 3 * write(log[1]).ByteSize())
+    assert known.announcement(log, 1, 70)[1] == 2  # each has its tag, too
+    monkeypatch.setattr(history, "RECORDS_BYTES", 0)
+    assert known.announcement(log, 0, 70)[1] == 1
 
 
 # Fuzzing

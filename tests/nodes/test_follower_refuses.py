@@ -460,6 +460,28 @@ def test_a_silo_gives_the_models_that_it_has_and_the_state_beside_the_newest_alo
     followed(tmp_path, log_of(told), go)
 
 
+def test_a_model_that_goes_while_it_is_to_be_given_is_none_that_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The aggregator chooses when it wants which, and a newer one may take its place meanwhile."""
+    told = story()
+    first = told.record.model_before
+
+    async def go(follower: Follower, _: Peers, node: SiloNode) -> None:
+        kept(follower, told)
+        path, work = follower._directory.model(first), node.work
+        path.write_bytes(write_model(SCHEMA, FIRST))
+
+        async def late(run: Any, *arguments: object) -> Any:
+            path.unlink(missing_ok=True)
+            return await work(run, *arguments)
+
+        monkeypatch.setattr(node, "work", late)
+        assert await follower.file_of(first, state=False) is None
+
+    followed(tmp_path, log_of(told), go)
+
+
 # Bounds
 
 

@@ -19,7 +19,8 @@ from silomix.runtime.core.protocol.check.blame import Case, Charge, Equivocation
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome, computed_digest
-from silomix.runtime.net.history import read_record
+from silomix.runtime.net.history import read_record, write_transcript
+from silomix.runtime.nodes import sums
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.lead.service import Service
 from silomix.runtime.nodes.passage import Passage
@@ -153,6 +154,21 @@ async def test_a_sum_is_given_only_of_a_round_that_was_applied_and_counts(led: P
         assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
 
 
+async def test_no_more_is_read_of_a_sum_than_where_its_chunks_lie(led: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small request asks for it, and to take a transcript apart keeps a worker busy."""
+    async with leading(led) as node:
+        whole = write_transcript(kept(node, 1))
+        monkeypatch.setattr(sums, "read_transcript", None)
+        first, *chunks = await answers(node, "GetSum", "silo-01", sum_of(1))
+        assert services_pb2.SumPart.FromString(first).transcript == whole
+        assert len(chunks) == 4
+        path = node.sums._transcript(1, 1)
+        path.write_bytes(b"damaged")
+        assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
+        path.write_bytes(b"")
+        assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
+
+
 @pytest.mark.parametrize("method", ["Watch", "GetModel", "GetSum", "Confirm", "Say", "GiveModel"])
 async def test_what_is_for_silos_is_for_no_hop(led: Path, method: str) -> None:
     async with leading(led) as node:
@@ -268,7 +284,9 @@ def word(home: Path, silo: str, record: bytes) -> services_pb2.ConfirmRequest:
     return services_pb2.ConfirmRequest(record_digest=record, signature=signature)
 
 
-async def test_a_silos_word_counts_for_the_newest_record_that_is_published_and_with_its_signature(led: Path) -> None:
+async def test_a_silos_word_counts_for_the_newest_record_that_is_published_and_with_its_signature(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with leading(led) as node:
         head = node.core.log.head
         one = replace(node.federation.member("silo-01"), key=node.federation.aggregator.key)
@@ -283,6 +301,7 @@ async def test_a_silos_word_counts_for_the_newest_record_that_is_published_and_w
         found = await refused(node, "Confirm", "silo-01", word(led, "silo-02", head))
         assert found[0] is Reason.BAD_SIGNATURE
         assert not node.computed
+        monkeypatch.setattr(node, "spawn", None)  # it wakes nobody: all silos watch, and any may say it again and again
         assert len(await answers(node, "Confirm", "silo-01", word(led, "silo-01", head))) == 1
         assert set(node.computed) == {"silo-01"}
 

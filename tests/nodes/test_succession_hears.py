@@ -1,5 +1,6 @@
 """What a running node makes of later epochs: which it keeps, which it believes, and when the aggregator names one."""
 
+import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -16,16 +17,17 @@ from tests.core.protocol.test_epochs import accepted, following, more, owned
 
 from silomix.runtime.config.owners.epochs import Proposal, own_place
 from silomix.runtime.config.owners.selfsigned import self_signed
-from silomix.runtime.core.errors import UserError
+from silomix.runtime.core.errors import PeerFault, Reason, UserError
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation, Member
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net.meeting import Greeting
 from silomix.runtime.nodes.changes import epochs
-from silomix.runtime.nodes.changes.epochs import MOST_EACH, PATIENCE_S, SEEN, Succession
+from silomix.runtime.nodes.changes.epochs import MOST_EACH, OFFERS_S, OFFERS_TIMES, PATIENCE_S, SEEN, Succession
 from silomix.runtime.nodes.node import LOG_EVERY_S, Node
 from silomix.runtime.observe.log import Sparing
 from silomix.runtime.store.home import State
+from silomix.v1 import member_pb2
 
 NOW = owned(federation())
 NEXT = more(NOW, rounds=9)
@@ -385,3 +387,33 @@ async def test_owners_have_a_day_to_accept_and_no_longer(tmp_path: Path) -> None
     bare.listening = now.silo_names
     await bare.hears(new.digest, *now.silo_names)
     assert bare.named == [new.digest]
+
+
+async def test_what_peers_offer_is_read_one_by_one_and_each_waits_ten_times_as_long_as_that_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are few workers: files that are written to take long must not keep journals and sums from them."""
+    bare, reading, most, pauses = Bare(tmp_path), 0, 0, list[float]()
+    bare.metrics = SimpleNamespace(rejected=lambda _: None)  # type: ignore[attr-defined]
+    bare.log.fault = lambda *_, **__: None  # type: ignore[attr-defined]
+    sleep = asyncio.sleep
+
+    async def work(run: Callable[..., Any], *arguments: object) -> Any:
+        nonlocal reading, most
+        reading, most = reading + 1, max(most, reading + 1)
+        await sleep(0)
+        reading, bare.time = reading - 1, bare.time + 0.75
+        raise PeerFault(Reason.WRONG_EPOCH, "that is none")
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(bare, "work", work)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    for peer in ("silo-1", "silo-2"):
+        offered = tuple(member_pb2.Epoch(file=f"{peer} {i}".encode()) for i in range(2))
+        bare.succession.heard(peer, Greeting("1", "1", NOW.digest, (), offered))
+    await asyncio.gather(*bare.spawned)
+    assert (most, pauses) == (1, [2 * 0.75 * OFFERS_TIMES] * 2)
+    await bare.succession._offers_of("silo-3", offered)
+    assert pauses[2:] == [OFFERS_S]  # these were seen already

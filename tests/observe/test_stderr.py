@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.nodes.federations import make
 from silomix.runtime.cli.federation.nodes import _run
 from silomix.runtime.config.load import load_node
 from silomix.runtime.local import make_node
-from silomix.runtime.observe.stderr import Stderr
+from silomix.runtime.observe.stderr import EVERY_S, Stderr
 
 REPOSITORY = Path(__file__).parents[2]
 HEAD = "E1117 20:18:06.490711    5201"
@@ -92,6 +93,30 @@ def test_lines_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
         os.write(2, b"no end")
     assert told == ["no shared cipher", "SSL_ERROR_SYSCALL"]
     assert capfd.readouterr().err.endswith("of another kind\nno end")
+
+
+def test_of_what_the_core_says_again_and_again_a_line_passes_now_and_then(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call with metadata that does not parse has it write a line, before anything of ours is asked."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    metadata = f"{HEAD} hpack_parser.cc:1048] Error parsing 'te' metadata: invalid value\n"
+    with Stderr() as stderr:
+        for _ in range(1000):
+            stderr._take(metadata.encode())
+        stderr._take(f"{HEAD} hpack_parser.cc:7] something else\n".encode())
+        now[0] += EVERY_S
+        stderr._take(metadata.encode())
+        for _ in range(2):
+            stderr._take(b"not of the core\n")
+    assert capfd.readouterr().err.splitlines() == [
+        metadata.strip(),
+        f"{HEAD} hpack_parser.cc:7] something else",
+        f"{metadata.strip()} (and 999 lines from there that were left out)",
+        "not of the core",
+        "not of the core",
+    ]
 
 
 async def test_a_node_counts_every_one_and_logs_a_flood_of_them_once(

@@ -11,7 +11,7 @@ Whoever has an epoch may pass it on: it counts by the owners' signatures, and at
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,6 +57,11 @@ class Proposal:
     place: Path = field(default=Path(), compare=False)
     """Where it was found first."""
 
+    @cached_property
+    def file(self) -> bytes:
+        """The federation file, written once: any member may ask for it, again and again."""
+        return federation_text(self.federation).encode()
+
     def merged(self, other: "Proposal") -> "Proposal":
         """Return the same with what another copy has besides."""
         accepted, pins = {**other.accepted, **self.accepted}, {**other.pins, **self.pins}
@@ -71,7 +76,7 @@ class Proposal:
             write_accepted(self.federation, owner, signature, place)
         if self.federation.anchor:
             write_atomically(place / ANCHOR_FILE, self.federation.anchor, mode=PUBLIC)
-        write_atomically(place / FEDERATION_FILE, federation_text(self.federation).encode(), mode=PUBLIC)
+        write_atomically(place / FEDERATION_FILE, self.file, mode=PUBLIC)
 
 
 @lru_cache(maxsize=128)
