@@ -249,6 +249,8 @@ def _patches() -> dict[Rule, list[Patch]]:
             (lines, "parse", _or_nothing),
             (silo_node.SiloNode, "_longest", lambda _, raw: len(raw)),
             (rules, "pin_problem", lambda *_: ""),
+            (shuffler, "MOST_ATTEMPTS", 1 << 32),
+            (follow, "MODEL_SLACK_BYTES", 1 << 32),
             (roundlog.RoundLog, "over", True),
         ],
         Rule.COHORT: [(shuffler, "check_cohort", _nothing), (shuffler, "check_header", _nothing)],
