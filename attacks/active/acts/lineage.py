@@ -123,7 +123,11 @@ async def bounds_of_its_own(stage: Stage) -> Loot:
     """Bounds follow from the models, and the manifest has others: so wide that nothing is left of any update."""
     us = stage.aggregator
     await stage.whole_round()
-    manifest = await stage.padded_round(bounds=tuple(bound * 2.0**20 for bound in us.bounds(us.model)))
+    manifest = await stage.begin(bounds=tuple(bound * 2.0**20 for bound in us.bounds(us.model)))
+    silos = stage.honest_silos
+    await stage.until(lambda: stage.came(manifest).whole or stage.refused_by(silos), "a sum, or that each silo refuses")
+    if not stage.came(manifest).whole:
+        return stage.loot(False, "nothing")
     await us.release(manifest)
     left = float(np.abs(us.sum(manifest)).max())
     return stage.loot(left == 0.0, "a sum of updates that were all rounded to nothing", left=left)
