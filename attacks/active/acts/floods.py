@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, SILO, WITH_FIRST, WITH_SECOND
+from silomix.attacks.active.liars.aggregator import told_of
 from silomix.attacks.active.liars.bodies import body_frames, make_body
 from silomix.attacks.active.liars.member import Member, Refused, Silent, path
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
@@ -185,8 +186,11 @@ async def _ends(stage: Stage, name: str, done: Callable[[], Any] = lambda: False
 @attack("unparsable-announcement", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def unparsable_announcement(stage: Stage) -> Loot:
     """A silo that watches for rounds is sent what is no message."""
-    await stage.aggregator.tell({VICTIM: GARBAGE})
-    return await _ends(stage, VICTIM)
+    us = stage.aggregator
+    await us.tell({VICTIM: GARBAGE})
+    loot = await _ends(stage, VICTIM)
+    await us.tell({VICTIM: told_of(us.chronicle.head)})  # known already: else it hears the same when it comes back
+    return loot
 
 
 async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]], reason: Reason) -> Loot:
@@ -200,6 +204,8 @@ async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]], reaso
         asked += 1
         return answer(digest)
 
+    await stage.whole_round()
+    await stage.followed()
     us.lose_sums(VICTIM)
     us.model_answer = answered
     try:
@@ -301,6 +307,7 @@ async def ended_on_a_word(stage: Stage) -> Loot:
     over = services_pb2.Announcement(finished=services_pb2.Finished(round=1))
     await stage.aggregator.tell({VICTIM: over.SerializeToString()})
     await stage.until(lambda: VICTIM in stage.dead() or stage.refused_by((VICTIM,)), "the silo has heard of it")
+    await stage.aggregator.tell({VICTIM: told_of(stage.aggregator.chronicle.head)})
     ended = VICTIM in stage.dead()
     return stage.loot_for(
         "wrong_round", ended, "a silo that has ended, on a word" if ended else "a silo that watches on"

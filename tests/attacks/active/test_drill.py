@@ -160,6 +160,13 @@ def test_an_attack_is_refused_for_what_it_does_and_not_on_its_way_there(results:
     assert refused_for_something_else(results) == {}
 
 
+def test_a_silo_refuses_a_model_only_when_it_has_asked_for_one(results: list[Result]) -> None:
+    by_name = {result.attack.name: result.loot.figures for result in results}
+    assert by_name["unparsable-model"]["asked"]
+    assert by_name["odd-status-for-a-model"]["asked"]
+    assert by_name["endless-model"]["parts_of_256_kib"]
+
+
 def test_somebody_has_said_of_each_attack_why_it_is_refused() -> None:
     known = sorted(name for names in REFUSALS.values() for name in names)
     assert known == sorted(one.name for one in all_attacks() if one.expect is Outcome.REFUSED)
