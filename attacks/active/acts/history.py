@@ -19,6 +19,8 @@ FORKED = Cast(alone="forked-log")
 """A history that is told twice is not to be mended: nothing else runs there afterwards."""
 GIVEN_UP = 3
 SAYS_S = 2.0
+COMES_S = 10.0
+"""Time for a silo to take part in a round, if it does."""
 
 
 @attack("chosen-draws", Rule.R2, "aggregator", Outcome.REFUSED, DRAWN)
@@ -65,12 +67,12 @@ async def far_round(stage: Stage) -> Loot:
     await stage.within(SAYS_S, lambda: silo.core.current == far or stage.refused_by((VICTIM,)))
     refusals = stage.refusals()
     stage.mark()  # the silo has said no to that manifest, and may take part in the round all the same
-    try:
-        out = VICTIM not in stage.came(await stage.whole_round()).silos
-    except Refused as refused:
-        out = refused.refusal.node == VICTIM
-        if not out:
-            raise
+    manifest = await stage.begin()
+    if not await stage.within(COMES_S, lambda: stage.came(manifest).whole):
+        stage.pass_time(FIRST)
+        await stage.until(lambda: stage.came(manifest).whole, "the sum of the others")
+    out = VICTIM not in stage.came(manifest).silos
+    await us.release(manifest)
     return Loot(out, "a silo that takes part in no round any more" if out else "nothing", refusals, {"lost": out})
 
 
