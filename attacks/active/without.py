@@ -251,6 +251,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (rules, "pin_problem", lambda *_: ""),
             (shuffler, "MOST_ATTEMPTS", 1 << 32),
             (follow, "MODEL_SLACK_BYTES", 1 << 32),
+            (roundlog, "_check_culprit", _nothing),
             (roundlog.RoundLog, "over", True),
         ],
         Rule.COHORT: [(shuffler, "check_cohort", _nothing), (shuffler, "check_header", _nothing)],

@@ -6,9 +6,11 @@ eight, and a dozen calls left open as well as a thousand.
 
 import asyncio
 import mmap
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from silomix.attacks.active.liars.member import Member, Refused, Silent, path
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage, Stuck
 from silomix.attacks.active.task import CLASSES, HIDDEN, nought
+from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
@@ -312,6 +315,21 @@ async def ended_on_a_word(stage: Stage) -> Loot:
     return stage.loot_for(
         "wrong_round", ended, "a silo that has ended, on a word" if ended else "a silo that watches on"
     )
+
+
+@attack("ended-on-a-named-hop", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def ended_on_a_named_hop(stage: Stage) -> Loot:
+    """A record says that hop 1 has lied, though nothing can show it: no chain is left, and all is said to be over."""
+    us, log = stage.aggregator, stage.silo(VICTIM).core.log
+    await stage.begin(silos=())
+    true = us.chronicle.abandoned()
+    told = tuple(replace(one, culprit=FIRST, evidence=os.urandom(DIGEST_BYTES)) for one in true.attempts)
+    await us.publish(replace(true, attempts=told).signed(us.identity))
+    await stage.until(lambda: log.round > true.round, f"{VICTIM} has the record")
+    over = services_pb2.Announcement(finished=services_pb2.Finished(round=true.round))
+    await us.tell({VICTIM: over.SerializeToString()})
+    await stage.until(lambda: VICTIM in stage.dead() or stage.refused_by((VICTIM,)), "the silo has heard of it")
+    return stage.loot(VICTIM in stage.dead(), "a silo that has ended, for one record")
 
 
 @attack("sent-away", Rule.R7, "aggregator", Outcome.CONCEDED, AGGREGATOR)

@@ -80,7 +80,7 @@ REFUSALS = {
     ("silo-03", "wrong_model"): ("odd-status-for-a-model",),
     ("aggregator", "wrong_pad"): ("another-pad",),
     ("silo-03", "wrong_pad"): ("wrong-sum-for-one-silo",),
-    ("shuffler-1", "wrong_policy"): ("chosen-draws",),
+    ("shuffler-1", "wrong_policy"): ("chosen-draws", "ended-on-a-named-hop"),
     ("aggregator", "wrong_round"): ("seeds-of-a-failed-attempt",),
     ("shuffler-1", "wrong_round"): ("other-silos-in-the-record", "old-manifest"),
     ("silo-03", "wrong_round"): ("ended-on-a-word",),
