@@ -233,16 +233,18 @@ class Passage:
         on_cohort: Callable[[Cohort, Partition], Awaitable[object]],
     ) -> bytes:
         """Take in all that the hop before passes on, let the core decide on each part, and return the sum's root."""
+        closed = False  # in this stream: a broken one begins anew when the cohort is known here
         async for frame in frames:
             kind = frame.WhichOneof("kind")
-            if kind == "header":
-                if self.cohort is None:  # else a broken stream begins anew: the headers are known
+            if kind == "header" and not closed:
+                if self.cohort is None:  # else the headers are known
                     await on_header(read_header(frame.header))
-            elif kind == "cohort":
+            elif kind == "cohort" and not closed:
+                closed = True
                 cohort, partition = read_cohort(frame.cohort), await self._partition(frames)
                 await on_cohort(cohort, partition)
                 await self.settle(cohort, partition)
-            elif kind == "chunk" and self.cohort is not None:
+            elif kind == "chunk" and closed:
                 await self.take(frame.chunk)
             elif kind == "trailer":
                 came, trails, bodies = self.check_trailer(frame.trailer, sender, federation)

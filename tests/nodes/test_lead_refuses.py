@@ -15,6 +15,7 @@ from tests.nodes.leads import ROUNDS, answers, call_of, kept, leading, refused
 from silomix.runtime.config.certificates import load_identity
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol.aggregator import SumIn
 from silomix.runtime.core.protocol.check.blame import Case, Charge, EquivocationError, Verdict
 from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest
@@ -98,6 +99,26 @@ async def test_a_sum_of_an_attempt_that_was_given_up_meanwhile_gets_no_word(
         monkeypatch.setattr(passage, "receive", all_of_it)
         found = await refused(node, "Deliver", "shuffler-2", opening("shuffler-2", manifest.digest))
         assert found == (Reason.WRONG_ATTEMPT, "the attempt was given up")
+        assert node._taken is None
+
+
+async def test_a_sum_gets_no_word_before_it_is_taken_in(led: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last hop would forget its keys, and nobody would ask for signatures."""
+    async with leading(led) as node:
+        manifest = kept(node, 1).manifest
+        passage = opened(node, manifest)
+
+        async def all_of_it(*_: Any) -> bytes:
+            return bytes(32)
+
+        async def not_taken(event: Any) -> Any:
+            assert isinstance(event, SumIn)
+            raise PeerFault(Reason.WRONG_SEQUENCE, "no sum is due")
+
+        monkeypatch.setattr(passage, "receive", all_of_it)
+        monkeypatch.setattr(node, "step", not_taken)
+        found = await refused(node, "Deliver", "shuffler-2", opening("shuffler-2", manifest.digest))
+        assert found == (Reason.WRONG_SEQUENCE, "no sum is due")
         assert node._taken is None
 
 

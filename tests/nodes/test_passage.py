@@ -31,6 +31,7 @@ from silomix.runtime.core.protocol.release import PadContext, bodies_root, pad_d
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.history import read_trail, write_trail
+from silomix.runtime.net.wire import write_header
 from silomix.runtime.nodes.passage import Cover, SumPassage
 from silomix.runtime.nodes.rows import GroupsPassage, make_passage
 from silomix.runtime.nodes.shuffler import Spool
@@ -122,9 +123,14 @@ def other(frame: Frame) -> Frame:
     return copy
 
 
+def a_header() -> Frame:
+    return Frame(header=write_header(HEADERS[0]))
+
+
 def test_what_an_honest_hop_sends_is_taken() -> None:
     assert received(lambda _: None) is None
     assert received(lambda frames: frames.insert(2, frames[1])) is None, "a chunk that comes again is the same"
+    assert received(lambda frames: frames.insert(0, a_header())) is None
 
 
 STORIES: dict[str, tuple[Change, Reason]] = {
@@ -132,6 +138,8 @@ STORIES: dict[str, tuple[Change, Reason]] = {
     "an early trailer": (lambda frames: frames.pop(2), Reason.WRONG_SEQUENCE),
     "a trailer before the cohort": (lambda frames: frames.insert(0, frames[-1]), Reason.WRONG_SEQUENCE),
     "a chunk before the cohort": (lambda frames: frames.insert(0, frames[1]), Reason.WRONG_SEQUENCE),
+    "a header behind the cohort": (lambda frames: frames.insert(1, a_header()), Reason.WRONG_SEQUENCE),
+    "the cohort twice": (lambda frames: frames.insert(1, frames[0]), Reason.WRONG_SEQUENCE),
     "a chunk too many": (lambda frames: frames.insert(3, Frame(chunk=body_pb2.Chunk(index=2))), Reason.WRONG_LENGTH),
     "a gap": (lambda frames: frames.pop(1), Reason.WRONG_SEQUENCE),
     "a chunk at the wrong place": (

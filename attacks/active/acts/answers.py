@@ -68,7 +68,7 @@ async def record_never_stored(stage: Stage) -> Loot:
     return stage.loot(calls > MOST_CALLS, "calls that it has made the aggregator make", calls=calls)
 
 
-@attack("attempts-without-end", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+@attack("attempts-without-end", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def attempts_without_end(stage: Stage) -> Loot:
     """A hop is asked for the keys of one attempt after the other, each of which leaves a fact in its journal."""
     us, number = stage.aggregator, stage.next_round()

@@ -46,7 +46,7 @@ def _strangers(stage: Stage, target: str) -> Iterator[tuple[str, grpc.aio.Channe
 @attack("strangers", Rule.R7, "a stranger", Outcome.REFUSED, AGGREGATOR, bites=False)
 async def strangers(stage: Stage) -> Loot:
     """Somebody who is no member calls hop 1: in clear, without a certificate, and with one under the victim's name."""
-    refusals, answered, dialled = dict[str, Refusal](), 0, 0
+    refusals, answered, dialled, known = dict[str, Refusal](), 0, 0, stage.member(VICTIM)
     with Stderr() as stderr:
         stderr.told = stage.hop(FIRST).handshake_failed  # as in a process of its own
         for _ in range(CALLS // 3):
@@ -60,6 +60,8 @@ async def strangers(stage: Stage) -> Loot:
                     refusals[how] = Refusal(FIRST, error.code().name.lower(), f"no connection {how}")
                 finally:
                     await line.close()
+    check: Any = known.line(FIRST).unary_unary(CHECK)
+    await known.ask(FIRST, lambda: check(b"", timeout=ASK_S))  # a member is answered: that hop is there
     said = "calls that are answered"
     return Loot(answered > 0, said, tuple(refusals.values()), {"connections": dialled, "answered": answered})
 

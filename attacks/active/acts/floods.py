@@ -6,23 +6,28 @@ eight, and a dozen calls left open as well as a thousand.
 
 import asyncio
 import mmap
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, SILO, WITH_FIRST, WITH_SECOND
+from silomix.attacks.active.liars.aggregator import told_of
 from silomix.attacks.active.liars.bodies import body_frames, make_body
 from silomix.attacks.active.liars.member import Member, Refused, Silent, path
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
 from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, SECOND, VICTIM, Stage, Stuck
 from silomix.attacks.active.task import CLASSES, HIDDEN, nought
+from silomix.runtime.core.digest import DIGEST_BYTES
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.messages import Manifest
+from silomix.runtime.net.limits import PART_BYTES
 from silomix.v1 import body_pb2, services_pb2
 
 FRAME_BYTES = 512 << 10
@@ -38,6 +43,8 @@ LEAVING_S = 10.0
 INVENTED = 1_000_000
 """Columns of an invented model: some hundred megabytes, if anybody makes room for it."""
 GARBAGE = b"\xff" * 40
+PARTS = 64
+"""Of a model that is of a few kilobytes, each of as many as honest parts have at most."""
 
 
 def _open_here(stage: Stage, hop: str = FIRST) -> Manifest:
@@ -182,26 +189,48 @@ async def _ends(stage: Stage, name: str, done: Callable[[], Any] = lambda: False
 @attack("unparsable-announcement", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def unparsable_announcement(stage: Stage) -> Loot:
     """A silo that watches for rounds is sent bytes that are no message."""
-    await stage.aggregator.tell({VICTIM: GARBAGE})
-    return await _ends(stage, VICTIM)
-
-
-async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]]) -> Loot:
     us = stage.aggregator
-    us.model_answer = answer
+    await us.tell({VICTIM: GARBAGE})
+    loot = await _ends(stage, VICTIM)
+    await us.tell({VICTIM: told_of(us.chronicle.head)})  # known already: else it hears the same when it comes back
+    return loot
+
+
+async def _model(stage: Stage, answer: Callable[[bytes], Iterable[bytes]], reason: Reason) -> Loot:
+    """Answer the victim so when it asks for a model: it does where the sum that made it is not kept any more."""
+    us, asked = stage.aggregator, 0
+
+    def answered(digest: bytes) -> Iterable[bytes]:
+        nonlocal asked
+        if digest == us.start:  # every silo asks for that one, when it has none
+            return us.parts(digest)
+        asked += 1
+        return answer(digest)
+
+    await stage.whole_round()
+    await stage.followed()
+    us.lose_sums(VICTIM)
+    us.model_answer = answered
     try:
-        # A model that no silo has trained yet, or it would not ask for it.
-        model = us.moved(us.start, us.vector(us.start) * 1e-3 * (1 + stage.last_round))
-        await stage.begin(model=model, silos=(VICTIM,))
-        return await _ends(stage, VICTIM)
+        await stage.whole_round()
+        await stage.until(lambda: asked, f"{VICTIM} asks for the model")
+        await stage.within(LEAVING_S, lambda: stage.dead() or stage.refused_by((VICTIM,)))
+        await stage.followed(name for name in stage.honest_silos if name != VICTIM)
     finally:
-        us.model_answer = us.parts
+        us.model_answer, us.sum_answer = us.parts, us.sum_parts
+    dead = stage.dead()
+    loot = stage.loot_for(reason, bool(dead), f"{', '.join(dead)} ended" if dead else "no process ended", asked=asked)
+    if not dead:  # it goes on
+        stage.mark()
+        await stage.whole_round()
+        await stage.followed()
+    return loot
 
 
-@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+@attack("unparsable-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def unparsable_model(stage: Stage) -> Loot:
     """A silo that asks for the model is sent bytes that are no message."""
-    return await _model(stage, lambda digest: [GARBAGE])
+    return await _model(stage, lambda digest: [GARBAGE], Reason.MALFORMED)
 
 
 @attack("odd-status-for-a-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
@@ -211,22 +240,23 @@ async def odd_status(stage: Stage) -> Loot:
     def answer(_: bytes) -> Iterable[bytes]:
         raise grpc.RpcError
 
-    return await _model(stage, answer)
+    return await _model(stage, answer, Reason.WRONG_MODEL)
 
 
-@attack("endless-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR, bites=False)
+@attack("endless-model", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
 async def endless_model(stage: Stage) -> Loot:
     """A silo that asks for the model is sent more and more of it."""
     sent = 0
 
     def answer(_: bytes) -> Iterable[bytes]:
         nonlocal sent
-        for _part in range(64):
+        for _part in range(PARTS):
             sent += 1
-            yield services_pb2.ModelPart(total_bytes=1, data=bytes(256 << 10)).SerializeToString()
+            yield services_pb2.ModelPart(data=bytes(PART_BYTES)).SerializeToString()
 
-    loot = await _model(stage, answer)
-    return stage.loot(loot.gained or sent == 64, "parts that the silo has taken", parts_of_256_kib=sent)
+    loot = await _model(stage, answer, Reason.WRONG_LENGTH)
+    gained = loot.gained or sent == PARTS
+    return Loot(gained, "parts that were sent to a silo", loot.refusals, {"parts_of_256_kib": sent})
 
 
 @attack("unparsable-receipt", Rule.R7, "shuffler-1", Outcome.REFUSED, WITH_FIRST)
@@ -280,10 +310,26 @@ async def ended_on_a_word(stage: Stage) -> Loot:
     over = services_pb2.Announcement(finished=services_pb2.Finished(round=1))
     await stage.aggregator.tell({VICTIM: over.SerializeToString()})
     await stage.until(lambda: VICTIM in stage.dead() or stage.refused_by((VICTIM,)), "the silo has heard of it")
+    await stage.aggregator.tell({VICTIM: told_of(stage.aggregator.chronicle.head)})
     ended = VICTIM in stage.dead()
     return stage.loot_for(
         "wrong_round", ended, "a silo that has ended, on a word" if ended else "a silo that watches on"
     )
+
+
+@attack("ended-on-a-named-hop", Rule.R7, "aggregator", Outcome.REFUSED, AGGREGATOR)
+async def ended_on_a_named_hop(stage: Stage) -> Loot:
+    """A record says that hop 1 has lied, though nothing can show it: no chain is left, and all is said to be over."""
+    us, log = stage.aggregator, stage.silo(VICTIM).core.log
+    await stage.begin(silos=())
+    true = us.chronicle.abandoned()
+    told = tuple(replace(one, culprit=FIRST, evidence=os.urandom(DIGEST_BYTES)) for one in true.attempts)
+    await us.publish(replace(true, attempts=told).signed(us.identity))
+    await stage.until(lambda: log.round > true.round, f"{VICTIM} has the record")
+    over = services_pb2.Announcement(finished=services_pb2.Finished(round=true.round))
+    await us.tell({VICTIM: over.SerializeToString()})
+    await stage.until(lambda: VICTIM in stage.dead() or stage.refused_by((VICTIM,)), "the silo has heard of it")
+    return stage.loot(VICTIM in stage.dead(), "a silo that has ended, for one record")
 
 
 @attack("sent-away", Rule.R7, "aggregator", Outcome.CONCEDED, AGGREGATOR)

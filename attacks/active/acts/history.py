@@ -19,6 +19,8 @@ FORKED = Cast(alone="forked-log")
 """A history that is told twice is not to be mended: nothing else runs there afterwards."""
 GIVEN_UP = 3
 SAYS_S = 2.0
+COMES_S = 10.0
+"""Time for a silo to take part in a round, if it does."""
 
 
 @attack("chosen-draws", Rule.R2, "aggregator", Outcome.REFUSED, DRAWN)
@@ -56,18 +58,21 @@ async def far_round(stage: Stage) -> Loot:
     us, silo, number = stage.aggregator, stage.silo(VICTIM), stage.next_round()
     keys = await stage.keys(number)
     try:
-        for hop in stage.federation.chain:
-            await us.prepare(hop, ROUNDS)
-    except Refused:
-        pass  # the silo is told all the same
-    far = us.propose(ROUNDS, {hop: tuple(replace(k, round=ROUNDS) for k in made) for hop, made in keys.items()})
+        keys = {hop: await us.prepare(hop, ROUNDS) for hop in stage.federation.chain}
+    except Refused:  # the silo is told all the same
+        keys = {hop: tuple(replace(key, round=ROUNDS) for key in made) for hop, made in keys.items()}
+    far = us.propose(ROUNDS, keys)
     us.chronicle.tried.pop(ROUNDS)
     await us.announce(far, (VICTIM,))
     await stage.within(SAYS_S, lambda: silo.core.current == far or stage.refused_by((VICTIM,)))
     refusals = stage.refusals()
     stage.mark()  # the silo has said no to that manifest, and may take part in the round all the same
-    manifest = await stage.whole_round()
+    manifest = await stage.begin()
+    if not await stage.within(COMES_S, lambda: stage.came(manifest).whole):
+        stage.pass_time(FIRST)
+        await stage.until(lambda: stage.came(manifest).whole, "the sum of the others")
     out = VICTIM not in stage.came(manifest).silos
+    await us.release(manifest)
     return Loot(out, "a silo that takes part in no round any more" if out else "nothing", refusals, {"lost": out})
 
 

@@ -123,7 +123,11 @@ async def bounds_of_its_own(stage: Stage) -> Loot:
     """Bounds follow from the models, and the manifest has others: so wide that nothing is left of any update."""
     us = stage.aggregator
     await stage.whole_round()
-    manifest = await stage.padded_round(bounds=tuple(bound * 2.0**20 for bound in us.bounds(us.model)))
+    manifest = await stage.begin(bounds=tuple(bound * 2.0**20 for bound in us.bounds(us.model)))
+    silos = stage.honest_silos
+    await stage.until(lambda: stage.came(manifest).whole or stage.refused_by(silos), "a sum, or that each silo refuses")
+    if not stage.came(manifest).whole:
+        return stage.loot(False, "nothing")
     await us.release(manifest)
     left = float(np.abs(us.sum(manifest)).max())
     return stage.loot(left == 0.0, "a sum of updates that were all rounded to nothing", left=left)
@@ -188,7 +192,7 @@ async def adopted_on_few_words(stage: Stage) -> Loot:
     await us.release(first)
     _, state = us.step(first)
     model = trap(stage, first.model)
-    us.sum_answer = lambda silo, round_: _gone() if silo == VICTIM else us.sum_parts(silo, round_)
+    us.lose_sums(VICTIM)
     record = us.chronicle.draft(Ended.APPLIED, (model, state), us.came[first.digest].root)
     said = {friend.name: friend.identity.sign(computed_digest(record.digest, friend.name)) for friend in friends}
     for other in stage.honest_silos:
@@ -279,10 +283,6 @@ def _to_the_victim(us: LyingAggregator, parts: list[bytes], silo: str, round_: i
 def _written(transcript: Transcript, chunks: Iterable[body_pb2.Chunk]) -> list[bytes]:
     first = services_pb2.SumPart(transcript=write_transcript(transcript)).SerializeToString()
     return [first, *(services_pb2.SumPart(chunk=chunk).SerializeToString() for chunk in chunks)]
-
-
-def _gone() -> Iterable[bytes]:
-    raise PeerFault(Reason.WRONG_ROUND, "that sum is not kept any more")
 
 
 def _busy() -> Iterable[bytes]:

@@ -34,10 +34,11 @@ def _keys_now(home: Path, scratch: Path) -> dict[str, bytes]:
 
 async def _seize(stage: Stage) -> tuple[Manifest, dict[str, bytes]]:
     """Run a round to its end; return all that would open bodies of it: keys, seeds, and what streams are keyed with."""
-    us, home = stage.aggregator, stage.home / "f" / SECOND
-    manifest = await stage.begin()
-    await stage.until(lambda: len(stage.came(manifest).headers) == len(stage.honest_silos), "all headers came through")
+    us, home, silos = stage.aggregator, stage.home / "f" / SECOND, stage.honest_silos
+    manifest = await stage.begin(silos=silos[1:])  # the cohort stays open until its keys are copied
     keys = await asyncio.to_thread(_keys_now, home, stage.home / "copied")
+    await us.announce(manifest, silos[:1])
+    await stage.until(lambda: len(stage.came(manifest).headers) == len(silos), "all headers came through")
     context = manifest.context(manifest.layer(SECOND))
     wanted: dict[str, bytes] = {}
     for silo, key in keys.items():

@@ -17,7 +17,7 @@ from silomix.attacks.active.liars.hop import LyingHop
 from silomix.attacks.active.liars.member import ANSWER_S, Member, Refused, abort
 from silomix.attacks.active.measure import Vector, flat
 from silomix.runtime.config.certificates import peer_name_from_cert
-from silomix.runtime.core.errors import PeerFault
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.masks import Secret, public_key, unseal
@@ -498,6 +498,16 @@ class LyingAggregator(Member):
         yield services_pb2.SumPart(transcript=write_transcript(transcript)).SerializeToString()
         yield from (services_pb2.SumPart(chunk=chunk).SerializeToString() for chunk in chunks)
 
+    def lose_sums(self, silo: str) -> None:
+        """Tell one silo that no sum is kept: it has to ask for the model that came of it."""
+
+        def answer(asks: str, round_: int) -> Iterable[bytes]:
+            if asks == silo:
+                raise PeerFault(Reason.WRONG_ROUND, "that sum is not kept any more")
+            return self.sum_parts(asks, round_)
+
+        self.sum_answer = answer
+
     async def _confirm(self, request: bytes, context: Any) -> bytes:
         said = services_pb2.ConfirmRequest.FromString(request)
         self.computed[peer_name_from_cert(context.auth_context())] = said.signature
@@ -516,7 +526,8 @@ class LyingAggregator(Member):
     def parts(self, digest: bytes) -> Iterable[bytes]:
         """Serve a model as an honest aggregator does."""
         data = self.files[digest]
-        yield services_pb2.ModelPart(total_bytes=len(data), data=data).SerializeToString()
+        signed = write_signatures(tuple(self.computed.items()) if digest == self.model else ())
+        yield services_pb2.ModelPart(total_bytes=len(data), data=data, computed=signed).SerializeToString()
 
     async def _deliver(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
         came: Delivered | None = None

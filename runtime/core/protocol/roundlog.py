@@ -13,6 +13,7 @@ from functools import cached_property
 
 from silomix.runtime.core.digest import DIGEST_BYTES, digest
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.identity import Identity, verify
@@ -184,15 +185,28 @@ def check_record(record: Record, federation: Federation) -> None:
         raise PeerFault(Reason.MALFORMED, f"round {record.round} was applied, and no release is named")
 
 
+def _check_culprit(one: Attempted, round_: int, federation: Federation) -> None:
+    """Check whom a record names as a liar: without a hop that it needs the federation is over, and silos end."""
+    if bool(one.culprit) is not bool(one.evidence):
+        raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has a culprit without evidence")
+    if not one.culprit:
+        return
+    if federation.policy.level is not Level.MALICIOUS:
+        raise PeerFault(
+            Reason.WRONG_POLICY,
+            f"attempt {one.attempt} of round {round_} has a culprit, and the policy has no tamper check that shows one",
+            peer=federation.aggregator.name,
+        )
+    if one.culprit not in (*federation.silo_names, *one.chain, federation.aggregator.name):
+        raise PeerFault(Reason.MALFORMED, f"{one.culprit!r} was no part of attempt {one.attempt} of round {round_}")
+
+
 def _check_attempt(one: Attempted, round_: int, federation: Federation) -> None:
     """Check what a record says of an attempt: a release that is said of it binds the model, whatever came of it.
 
     Whether those silos are the ones that were signed for is known to the hops: they countersign nothing else.
     """
-    if bool(one.culprit) is not bool(one.evidence):
-        raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has a culprit without evidence")
-    if one.culprit and one.culprit not in (*federation.silo_names, *one.chain, federation.aggregator.name):
-        raise PeerFault(Reason.MALFORMED, f"{one.culprit!r} was no part of attempt {one.attempt} of round {round_}")
+    _check_culprit(one, round_, federation)
     if not one.agreed:
         if one.silos or one.signatures:
             raise PeerFault(Reason.MALFORMED, f"attempt {one.attempt} of round {round_} has silos and no release")

@@ -31,6 +31,7 @@ from tests.core.protocol.hops import SILOS, F, Hop, opened, opening, passed_on, 
 from tests.core.protocol.test_aggregator import Node
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.aggregator import AskKeys, AskStore, Phase, Publish, Start, Tick
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.roundlog import (
@@ -164,7 +165,7 @@ BAD: dict[str, tuple[Record, Reason]] = {
     "abandoned with a sum": (changed(recorded(FIRST), root=bytes(32)), Reason.MALFORMED),
     "a culprit without evidence": (bound_by(culprit="hop-1"), Reason.MALFORMED),
     "evidence without a culprit": (bound_by(evidence=bytes(32)), Reason.MALFORMED),
-    "a culprit who is no member": (bound_by(culprit="hop-9", evidence=bytes(32)), Reason.MALFORMED),
+    "a culprit where nobody can be shown to lie": (bound_by(culprit="hop-1", evidence=bytes(32)), Reason.WRONG_POLICY),
     "a chain of one hop": (
         changed(attempts=(replace(TOLD, chain=("hop-1",), signatures=agreement(R.digest, ("hop-1",))),)),
         Reason.WRONG_CHAIN,
@@ -176,9 +177,16 @@ BAD: dict[str, tuple[Record, Reason]] = {
 }
 
 
-@pytest.mark.parametrize("member", ["silo-4", "hop-2", AGGREGATOR])
-def test_every_member_may_be_named_as_the_one_who_lied(member: str) -> None:
-    check_record(bound_by(culprit=member, evidence=bytes(32)), F)
+def test_every_member_may_be_named_as_the_one_who_lied_and_nobody_else() -> None:
+    f = federation(level=Level.MALICIOUS)
+
+    def named(culprit: str) -> Record:
+        told = Attempted(1, bytes(32), f.chain, culprit=culprit, evidence=bytes(32))
+        return recorded(past(f), attempts=(told,))
+
+    for member in (*f.silo_names, *f.chain, AGGREGATOR):
+        check_record(named(member), f)
+    assert refused(lambda: check_record(named("hop-9"), f)) is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("case", BAD)
