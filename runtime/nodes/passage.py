@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.codec import Aggregate, Codec
 from silomix.runtime.core.numbers.layout import Layout
-from silomix.runtime.core.numbers.masks import Context, Overwritten, Secret, commitment, mask_streams, unseal
+from silomix.runtime.core.numbers.masks import Context, Overwritten, Secret, commitment, expanding, unseal
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.protocol.check.blame import check_told_once
@@ -396,10 +396,10 @@ class SumPassage(Passage):
         self._put_on([(seed, context) for seed in seeds], sign)
 
     def _put_on(self, secrets: Sequence[tuple[Secret, Context]], sign: int) -> None:
-        streams = mask_streams(secrets, self.manifest.plan.moduli)
-        for i in range(self.layout.chunks):
-            for stream in streams:
-                stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)
+        with expanding(secrets, self.manifest.plan.moduli) as streams:
+            for i in range(self.layout.chunks):
+                for stream in streams:
+                    stream.apply(self.layout.part(self.sum, i), i, self.layout.length(i), sign)
 
     async def _prepare(self, cohort: Cohort, partition: Partition) -> None:
         """Wait for the masks, and put those of silos outside the cohort back."""
@@ -441,11 +441,14 @@ class SumPassage(Passage):
             await self._work(add_to, self.sum if self.taken is None else self.taken)
 
     def close(self) -> None:
-        """Overwrite the secrets."""
+        """Overwrite the secrets, and the vectors: of an attempt that came to nothing they are sums of masks."""
         super().close()
         for seed in (*self._seeds.values(), *self._waiting):
             seed.wipe()
         self._seeds, self._waiting = {}, []
+        self.sum[:] = 0
+        if self.taken is not None:
+            self.taken[:] = 0
 
     def uncover(self, pads: Sequence[tuple[str, Secret]], ready: Ready) -> None:
         """Take the hops' pads off."""

@@ -243,6 +243,8 @@ class GroupsPassage(TablePassage):
         super().close()
         for seed in self._seeds.values():
             seed.wipe()
+        for stream in (*(mask for group in self._masks for mask in group), *filter(None, [self._pad])):
+            stream.wipe()
         self._seeds, self._masks, self._pad = {}, [], None
 
     async def _partition(self, frames: AsyncIterator[services_pb2.RelayFrame]) -> Partition:
@@ -268,6 +270,9 @@ class GroupsPassage(TablePassage):
             self._sums = [self.layout.body() for _ in partition]
         context, moduli = self.manifest.context(self.layer), self.manifest.plan.moduli
         self._masks = [mask_streams([(seed, context) for seed in group], moduli) for group in seeds]
+        if not self.layer:  # a hop has them by silo, until the attempt is over
+            for seed in (seed for group in seeds for seed in group):
+                seed.wipe()
         if self.cover is not None:
             self._pad = mask_stream(self.cover.pad, self.cover.context, moduli)
 

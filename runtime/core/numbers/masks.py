@@ -10,7 +10,8 @@ that no hop can take off together, so a server that equivocates gets noise and n
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Protocol
@@ -70,6 +71,16 @@ _SMALL_ORDER = frozenset(
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 
 
+def overwrite(value: bytes) -> None:
+    """Write zeros over bytes where they lie.
+
+    Python would leave them in memory until something else happens to be written there. A `bytes` cannot be changed by
+    other means than this; it works in CPython, and elsewhere it is not tried.
+    """
+    if sys.implementation.name == "cpython":
+        ctypes.memset(id(value) + _BYTES_AT, 0, len(value))
+
+
 @dataclass(frozen=True)
 class Secret:
     """32 secret bytes that never print."""
@@ -81,13 +92,8 @@ class Secret:
             raise ValueError(f"a secret has {SEED_BYTES} bytes, not {len(self.value)}")
 
     def wipe(self) -> None:
-        """Overwrite the bytes where they lie, in this object and in all that share them.
-
-        Python would leave them in memory until something else happens to be written there. A `bytes` cannot be changed
-        by other means than this; it works in CPython, and elsewhere it is not tried.
-        """
-        if sys.implementation.name == "cpython":
-            ctypes.memset(id(self.value) + _BYTES_AT, 0, len(self.value))
+        """Overwrite the bytes where they lie, in this object and in all that share them."""
+        overwrite(self.value)
 
     def copy(self) -> "Secret":
         """Return the same secret in bytes of its own, which outlive these."""
@@ -201,7 +207,28 @@ class Context(Protocol):
 def mask_streams(seeds: Iterable[tuple[Secret, Context]], moduli: tuple[int, ...]) -> list["Stream"]:
     """Key streams with seeds and what they are bound to. They share room: one thread at a time uses them."""
     scratch = Scratch()
-    return [Stream(derive(seed.keyed(), c.info()), moduli, c.chunk_parameters, scratch) for seed, c in seeds]
+    return [_keyed(seed, context, moduli, scratch) for seed, context in seeds]
+
+
+def _keyed(seed: Secret, context: Context, moduli: tuple[int, ...], scratch: "Scratch") -> "Stream":
+    material = derive(seed.keyed(), context.info())
+    try:
+        return Stream(material, moduli, context.chunk_parameters, scratch)
+    finally:
+        overwrite(material)
+
+
+@contextmanager
+def expanding(seeds: Iterable[tuple[Secret, Context]], moduli: tuple[int, ...]) -> Iterator[list["Stream"]]:
+    """Key streams for as long as they are used: a hop that is seized later has neither their keys nor a mask."""
+    streams, scratch = list[Stream](), Scratch()
+    try:
+        for seed, context in seeds:
+            streams.append(_keyed(seed, context, moduli, scratch))
+        yield streams
+    finally:
+        for stream in streams:
+            stream.wipe()
 
 
 def mask_stream(seed: Secret, context: Context, moduli: tuple[int, ...]) -> "Stream":
@@ -234,12 +261,24 @@ class Stream:
             raise ValueError(f"a stream is keyed with {MATERIAL_BYTES} bytes, not {len(material)}")
         self._moduli, self._widths = moduli, tuple((m - 1).bit_length() for m in moduli)
         self._chunk_parameters = chunk_parameters
-        self._main, self._redraw = AESGCM(material[:16]), AESGCM(material[16:])
+        self._keys = material[:16], material[16:]
+        self._main, self._redraw = map(AESGCM, self._keys)
         self._scratch = scratch or Scratch()
         self._numbers = np.array(moduli), np.array(self._widths)
+        self._wiped = False
 
     def __repr__(self) -> str:
         return f"Stream(moduli={self._moduli})"
+
+    def wipe(self) -> None:
+        """Overwrite the keys, which the ciphers share, and what was drawn last. The stream is of no more use.
+
+        A thread that is expanding meanwhile is told afterwards: what it has made is not masked.
+        """
+        self._wiped = True
+        for key in self._keys:
+            overwrite(key)
+        self._scratch.wipe()
 
     def chunk(self, index: int, length: int) -> Residues:
         """Expand one chunk to a row of residues per plane. Only the last chunk is shorter than the others."""
@@ -277,6 +316,8 @@ class Stream:
             spare, ends = self._spare(index, length, room)
             done = _apply(drawn, *self._numbers, spare, ends, planes, length, sign, done if sign else 0)
             room *= 4
+        if self._wiped:  # before this began, or in the middle of it
+            raise Overwritten
 
     def _spare(self, index: int, length: int, room: float) -> tuple[Bytes, Moduli]:
         """Draw what the planes' redraws will take, with much to spare; return it, and where each plane's ends."""
@@ -305,6 +346,10 @@ class Scratch:
         if len(self._found[0]) != size:
             self._found = bytes(size), np.empty(size + TAG_BYTES, np.uint8)
         return self._found
+
+    def wipe(self) -> None:
+        """Overwrite what was drawn last."""
+        self._found[1][:] = 0
 
 
 _NO_PLANES: Bytes = np.empty(0, np.uint8)

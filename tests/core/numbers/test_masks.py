@@ -1,10 +1,13 @@
 """Protocol section 4: masks are exactly uniform, bound to their round, sealed to one node, and cancel only together."""
 
+import subprocess
+import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from math import gcd, sqrt
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from tests.tools import examples
 from tests.vectors import generate, reference
 
+from silomix.attacks.active.seized import in_memory
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks, residue
 from silomix.runtime.core.numbers.codec import Codec
@@ -485,6 +489,62 @@ def test_a_secret_that_is_wiped_is_gone_wherever_it_is_shared() -> None:
     assert shared == bytes(32)
     assert bytes(copied) == before
     assert any(before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+def test_nothing_that_masks_are_made_with_stays_in_memory_nor_a_mask() -> None:
+    """Whoever seizes a hop later would take the masks off with it: the memory of a process is searched."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _KEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as keeper:
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        wanted: dict[str, bytes] = {}
+        info = MaskContext(bytes(32), 1, 4096).info()
+        for number, line in enumerate(keeper.stdout.readline().split()):
+            material = derive(bytes(byte ^ 0xFF for byte in bytes.fromhex(line)), info)
+            drawn = Stream(material, (262139,), 4096).packed(0, 4096)[4096:4160].tobytes()
+            wanted |= {f"material {number}": material, f"key {number}": material[:16], f"mask {number}": drawn}
+        assert len(wanted) == 9
+        assert in_memory(keeper.pid, wanted) == dict.fromkeys(wanted, 0)
+        keeper.stdin.close()
+    assert keeper.returncode == 0
+
+
+_KEEPER = """
+import os, sys
+import numpy as np
+from silomix.runtime.core.numbers.masks import MaskContext, Secret, expanding
+
+seeds = [Secret(os.urandom(32)) for _ in range(3)]
+body = np.zeros(18 * 512, np.uint8)
+told = " ".join(bytes(byte ^ 0xFF for byte in seed.value).hex() for seed in seeds)
+with expanding([(seed, MaskContext(bytes(32), 1, 4096)) for seed in seeds], (262139,)) as streams:
+    for stream in streams:
+        stream.apply(body, 0, 4096)
+for seed in seeds:
+    seed.wipe()
+del stream, streams
+print(told, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stream_that_was_wiped_masks_nothing_without_saying_so() -> None:
+    """Nor one that is wiped while another thread expands it: part of what that makes is covered by zeros."""
+    stream = mask_stream(seed_of("wiped"), CONTEXT, (521,))
+    planes = np.zeros(10 * 8, np.uint8)
+    stream.apply(planes, 0, 64)
+    assert planes.any()
+
+    class Meanwhile:
+        def encrypt_into(self, *_: object) -> None:
+            stream.wipe()
+
+    stream._main = Meanwhile()  # type: ignore[assignment]
+    for _ in range(2):
+        with pytest.raises(Overwritten):
+            stream.apply(planes, 0, 64)
 
 
 def test_no_key_is_derived_from_what_was_overwritten() -> None:

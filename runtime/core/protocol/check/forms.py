@@ -10,7 +10,7 @@ import numpy as np
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.fold import Fold, Scalars, rhos
 from silomix.runtime.core.numbers.layout import Layout
-from silomix.runtime.core.numbers.masks import Context, Rng, Secret, mask_streams
+from silomix.runtime.core.numbers.masks import Context, Rng, Secret, expanding
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import blinders
 
@@ -47,14 +47,14 @@ def scalars_of(
     coin: bytes, shape: Layout, bodies: Sequence[Bytes] = (), secrets: Iterable[tuple[Secret, Context]] = ()
 ) -> list[Scalars]:
     """Fold whole bodies, and then the expansions of secrets, in one pass."""
-    streams = mask_streams(secrets, shape.plan.moduli)
-    forms = Forms(coin, shape, len(bodies) + len(streams))
-    for i in range(shape.chunks):
-        for which, body in enumerate(bodies):
-            forms.update(which, i, shape.part(body, i))
-        for which, stream in enumerate(streams, len(bodies)):
-            forms.update(which, i, stream.packed(i, shape.length(i)))
-    return forms.finish()
+    with expanding(secrets, shape.plan.moduli) as streams:
+        forms = Forms(coin, shape, len(bodies) + len(streams))
+        for i in range(shape.chunks):
+            for which, body in enumerate(bodies):
+                forms.update(which, i, shape.part(body, i))
+            for which, stream in enumerate(streams, len(bodies)):
+                forms.update(which, i, stream.packed(i, shape.length(i)))
+        return forms.finish()
 
 
 def draw_blinders(shape: Layout, rng: Rng) -> Bytes:

@@ -16,7 +16,7 @@ from silomix.runtime.core.digest import digest
 from silomix.runtime.core.numbers import traps as arithmetic
 from silomix.runtime.core.numbers.fold import Scalars
 from silomix.runtime.core.numbers.layout import Layout
-from silomix.runtime.core.numbers.masks import Context, Secret, mask_streams
+from silomix.runtime.core.numbers.masks import Context, Secret, expanding
 from silomix.runtime.core.numbers.packing import Bytes, slice_bytes
 from silomix.runtime.core.numbers.tamper import joined, negative, total
 from silomix.runtime.core.numbers.traps import POINT_BYTES, Opening
@@ -106,11 +106,11 @@ class Traps:
 
     def expanded(self, secrets: Iterable[tuple[Secret, Context]]) -> list[Scalars]:
         """Expand seeds or pads at the traps."""
-        streams = mask_streams(secrets, self.shape.plan.moduli)
-        return [
-            self.picked(lambda index, stream=stream: stream.packed(index, self.shape.length(index)))  # type: ignore[misc]
-            for stream in streams
-        ]
+        with expanding(secrets, self.shape.plan.moduli) as streams:
+            return [
+                self.picked(lambda index, stream=stream: stream.packed(index, self.shape.length(index)))  # type: ignore[misc]
+                for stream in streams
+            ]
 
     def openings(self, secret: Secret, context: Context, values: Scalars) -> list[Opening]:
         """Put values together with the blindings that follow from the secret which they are the expansion of."""
