@@ -129,13 +129,17 @@ def sweep_pads(journal: Journal) -> None:
     """Forget pads of no attempt, and attempts without their pad: no pad outlives its round.
 
     A hop that dies between the two writes leaves a pad. An owner who deletes a damaged file of secrets, as its message
-    says, leaves an attempt; it is over as if it had been fenced.
+    says, leaves an attempt; it is fenced from then on. With another pad the hop would sign a second story of one sum.
     """
-    pads = {(round_, manifest) for round_, manifest in journal.secrets.keys("pad")}
-    attempts = {(round_, manifest) for round_, manifest, _ in journal.facts("padded")}
-    for round_, manifest in attempts - pads:
+
+    def attempt(round_: int, manifest: str, value: bytes) -> tuple[tuple[int, str], int]:
+        return (round_, manifest), int(json.loads(value)["attempt"])
+
+    pads, attempts = set(journal.secrets.keys("pad")), dict(_read(journal, "padded", attempt))
+    for round_, manifest in attempts.keys() - pads:
+        write_shuffler(journal, shuffler.Closed(round_, attempts[round_, manifest] + 1))
         journal.forget("padded", round_, manifest)
-    for round_, manifest in pads - attempts:
+    for round_, manifest in pads - attempts.keys():
         journal.secrets.forget("pad", round_, manifest)
 
 

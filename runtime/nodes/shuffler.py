@@ -286,8 +286,8 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 context = PadContext(cohort.digest, seal, self.config.name, length)
                 self.passage.cover = Cover(pad, context, pad_digest(pad))
                 self.spawn(self._release(effect, self.passage))
-            case core.Measure(manifest, context, coin):
-                scalars = await self.work(checking.measure, self._checked(), coin)
+            case core.Measure(manifest, context, coin, own):
+                scalars = await self.work(checking.measure, self._checked(), coin, own)
                 trapped = await self.work(checking.trapped, self._checked(), coin, self.federation.policy)
                 return core.Measured(manifest, context, coin, scalars, trapped)
             case core.Prove(manifest, subject, check):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from tests.core.protocol.checks import F as CHECKED
-from tests.core.protocol.checks import bodies, committed_header
+from tests.core.protocol.checks import bodies, committed_header, trails
 from tests.core.protocol.federations import (
     cohort,
     federation,
@@ -27,7 +27,7 @@ from tests.core.protocol.federations import (
 from tests.core.protocol.test_grouping import grouping
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import Overwritten
+from silomix.runtime.core.numbers.masks import Overwritten, Secret
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol.check.blame import EquivocationError
 from silomix.runtime.core.protocol.federation import Federation
@@ -375,6 +375,67 @@ def test_a_seed_whose_mask_was_not_expanded_yet_is_overwritten_too() -> None:
     assert run(go) == bytes(32)
 
 
+def test_the_vectors_are_overwritten_when_the_attempt_is_over() -> None:
+    """If no body came, they are the masks of all silos, added up: with them whoever has the bodies has their sum."""
+    m, c = settled(CHECKED)
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = SumPassage(m, "hop-2", workers)
+        assert passage.taken is not None
+        passage.cover = cover(m, c, "hop-2")
+        await take(passage, await sent(workers, CHECKED), "hop-1", CHECKED)
+        assert passage.sum.any()
+        assert passage.taken.any()
+        passage.close()
+        assert not passage.sum.any()
+        assert not passage.taken.any()
+
+    run(go)
+
+
+def test_what_masks_of_groups_are_made_with_is_overwritten_when_the_attempt_is_over(tmp_path: Path) -> None:
+    f = federation(silos=7, group_size=3)
+    m = manifest(f)
+    of = [Silo(f, identity(name)).sealing(m, rng(name)).header for name in f.silo_names]
+    c = cohort(m, of)
+
+    async def go(workers: ThreadPoolExecutor) -> list[tuple[bytes, bytes]]:
+        passage = make_passage(m, "hop-2", workers, tmp_path)
+        assert isinstance(passage, GroupsPassage)
+        passage.cover = cover(m, c, "hop-2")
+        for one in of:
+            await passage.add_header(one, private("hop-2", one.silo, 1), asyncio.ensure_future)
+        await passage.settle(c, grouping(c, 0, 0, 0, 1, 1, 1, 1))
+        assert passage._pad is not None
+        streams = [*(stream for group in passage._masks for stream in group), passage._pad]
+        assert all(any(key) for stream in streams for key in stream._keys)
+        passage.close()
+        return [stream._keys for stream in streams]
+
+    assert run(go) == [(bytes(16), bytes(16))] * 8
+
+
+def test_the_aggregator_keeps_no_seeds_of_groups_once_their_masks_are_keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = federation(silos=7, group_size=3)
+    m = manifest(f)
+    c, opened = cohort(m, headers(m, f)), list[Secret]()
+
+    def open_seed(*_: Any) -> Secret:
+        opened.append(Secret(os.urandom(32)))
+        return opened[-1]
+
+    async def go(workers: ThreadPoolExecutor) -> None:
+        passage = make_passage(m, "aggregator", workers, private=private("aggregator", "", 1))
+        assert isinstance(passage, GroupsPassage)
+        monkeypatch.setattr(passage, "open_seed", open_seed)
+        seeds = [h.seeds[-1] for h in headers(m, f)]
+        await passage.settle(c, (Group(3, tuple(seeds[:3])), Group(4, tuple(seeds[3:]))))
+        assert [seed.value for seed in opened] == [bytes(32)] * 7
+        passage.close()
+
+    run(go)
+
+
 def test_the_sum_that_silos_are_to_compute_with_is_durable_before_it_is_signed_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,11 +454,12 @@ def test_the_sum_that_silos_are_to_compute_with_is_durable_before_it_is_signed_f
 def test_a_hop_that_has_passed_nothing_on_answers_no_coin() -> None:
     """It would have to fold what it does not have, or show a vector without its pad."""
     m, c = settled(CHECKED)
+    own = trails(m, c)[0]
 
     async def go(workers: ThreadPoolExecutor) -> None:
         passage = SumPassage(m, "hop-1", workers)
         for work in (
-            lambda: checking.measure(passage, bytes(32)),
+            lambda: checking.measure(passage, bytes(32), own),
             lambda: checking.proven(passage, None, None, CHECKED.policy),  # type: ignore[arg-type]
         ):
             with pytest.raises(PeerFault) as caught:
@@ -406,7 +468,7 @@ def test_a_hop_that_has_passed_nothing_on_answers_no_coin() -> None:
         unchecked = SumPassage(manifest(TRUSTED), "hop-1", workers)
         unchecked.cover = cover(m, c, "hop-1")
         with pytest.raises(PeerFault) as caught:
-            checking.measure(unchecked, bytes(32))
+            checking.measure(unchecked, bytes(32), own)
         assert caught.value.reason is Reason.WRONG_SEQUENCE
 
     run(go)

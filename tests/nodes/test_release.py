@@ -26,7 +26,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.protocol.lineage import next_model
 from silomix.runtime.core.protocol.roundlog import Outcome
-from silomix.runtime.core.protocol.shuffler import Padded
+from silomix.runtime.core.protocol.shuffler import Closed, Padded
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes.facts import read_log, read_shuffler, sweep_pads, write_shuffler
 from silomix.runtime.nodes.node import Node
@@ -115,7 +115,7 @@ def test_a_hop_whose_pad_was_damaged_and_deleted_starts_and_the_round_is_tried_a
 
 
 def test_half_a_pad_is_swept(tmp_path: Path) -> None:
-    """A hop that dies while it forgets one leaves the secret: it must not stay for ever."""
+    """A hop that dies while it forgets one leaves the secret, which must not stay. An attempt without a pad is over."""
     journal = Journal(tmp_path / "journal.sqlite")
     pads = [
         Padded(1, i, bytes([i]) * 32, b"m", ("a",), b"c", ("s",), (), b"", Secret(bytes([i]) * 32)) for i in (1, 2, 3)
@@ -125,7 +125,7 @@ def test_half_a_pad_is_swept(tmp_path: Path) -> None:
     journal.forget("padded", 1, pads[0].manifest.hex())
     journal.secrets.forget("pad", 1, pads[1].manifest.hex())
     sweep_pads(journal)
-    assert list(read_shuffler(journal)) == pads[2:]
+    assert list(read_shuffler(journal)) == [Closed(1, 3), *pads[2:]]
     assert journal.secrets.keys("pad") == [(1, pads[2].manifest.hex())]
     journal.close()
 

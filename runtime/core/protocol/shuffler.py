@@ -623,6 +623,8 @@ class Measure:
     manifest: bytes
     context: bytes
     coin: bytes
+    own: Trail
+    """What this hop has signed for, maybe before it was started again: of nothing else does it state anything."""
 
 
 @dataclass(frozen=True)
@@ -1626,7 +1628,8 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         with relayed(self.federation):
             coin = coin_of(subject, event.tosses, self.federation)
         self._now_open.subject = subject
-        return [Measure(event.manifest, subject.context, coin)]
+        own = subject.ready.trails[self._now_open.manifest.layer(self.identity.name) - 1]
+        return [Measure(event.manifest, subject.context, coin, own)]
 
     def _subject(self, manifest: bytes, ready: Ready, bodies: tuple[SignedRoot, ...]) -> Subject:
         """Put together what a check is about, from what is here and what was passed on; refuse if it is gone."""

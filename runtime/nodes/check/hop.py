@@ -14,16 +14,31 @@ from silomix.runtime.core.protocol.check.forms import scalars_of
 from silomix.runtime.core.protocol.check.proofs import false_commitments, prove
 from silomix.runtime.core.protocol.check.said import CheckTranscript, Subject
 from silomix.runtime.core.protocol.check.trapped import Trapped, Traps
+from silomix.runtime.core.protocol.release import Trail
 from silomix.runtime.nodes.passage import SumPassage
 
 Names = tuple[str, ...]
 
 
-def measure(passage: SumPassage, coin: bytes) -> tuple[Scalars, ...]:
+def check_passed(passage: SumPassage, own: Trail) -> None:
+    """Refuse to speak of another vector than this hop has signed for, or of a part: after a restart all comes anew.
+
+    Whatever it stated then would be false, and it would be the one who lied.
+    """
+    if not passage.sent_root:
+        raise PeerFault(Reason.BUSY, "this hop was started again, and what passed here is on its way once more")
+    if (passage.came, passage.sent_root) != (own.came, own.sent):
+        raise PeerFault(
+            Reason.WRONG_SEQUENCE, "this hop was started again, and something else came than it has signed for"
+        )
+
+
+def measure(passage: SumPassage, coin: bytes, own: Trail) -> tuple[Scalars, ...]:
     """Fold what came in, what went out, and the pad."""
     cover = passage.cover
     if passage.taken is None or cover is None:
         raise PeerFault(Reason.WRONG_SEQUENCE, "this hop has passed nothing on")
+    check_passed(passage, own)
     return tuple(scalars_of(coin, passage.layout, [passage.taken, passage.sum], [(cover.pad, cover.context)]))
 
 
@@ -62,6 +77,7 @@ def truth(
         context = passage.manifest.context(passage.layer)
         secrets = [(passage.seed_of(p.header), context) for p in subject.cohort.participants]
         return tuple(zip(silos, scalars_of(coin, shape, (), secrets), strict=True))
+    check_passed(passage, subject.ready.trails[passage.layer - 1])
     names = silos if passage.layer == 1 else (passage.manifest.chain[passage.layer - 2],)
     traps = Traps.drawn(coin, passage.manifest, policy)
     return tuple((name, traps.forms([vector_of(passage, bodies, name)])[0]) for name in names)

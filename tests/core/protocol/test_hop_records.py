@@ -234,7 +234,8 @@ class Asked:
     def answer(self) -> "Asked":
         """Have the hop answer the coin."""
         (measure,) = self.hop.feed(CoinIn(self.m.digest, self.ready.trails, self.bodies, self.tosses))
-        assert measure == Measure(self.m.digest, self.subject.context, self.coin)
+        own = self.ready.trails[self.m.chain.index(self.hop.name)]
+        assert measure == Measure(self.m.digest, self.subject.context, self.coin, own)
         said = self.statement(self.hop.name)
         event = Measured(self.m.digest, said.context, said.coin, said.scalars, said.trapped)
         assert self.hop.feed(event)[-1] == Answer(said)
