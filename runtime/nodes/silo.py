@@ -333,6 +333,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     return None  # the attempt is over, or the coin was answered
                 scalars = await self.work(measure, held, coin)
                 stated = await self.work(trapped, held, coin, self.federation.policy)
+                if self._held is not held:  # overwritten meanwhile: a body without its blinders would show through
+                    return None
                 return core.Measured(manifest_digest, coin, scalars, stated)
             case core.Answer(said):
                 self._counted.set()  # also where it was answered before a restart

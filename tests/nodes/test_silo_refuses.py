@@ -12,6 +12,9 @@ import grpc
 import numpy as np
 import pytest
 from tests.core.protocol.checks import F as CHECKED
+from tests.core.protocol.checks import bodies as checked_bodies
+from tests.core.protocol.checks import committed_header
+from tests.core.protocol.checks import trails as checked_trails
 from tests.core.protocol.federations import (
     AGGREGATOR,
     SCHEMA,
@@ -38,14 +41,18 @@ from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol import silo as core
+from silomix.runtime.core.protocol.check.said import Subject
+from silomix.runtime.core.protocol.check.trapped import NO_TRAPS
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest, Receipt
+from silomix.runtime.core.protocol.release import Ready
 from silomix.runtime.core.protocol.roundlog import Attempted, Fork, RoundLog, genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.factory import TaskError
+from silomix.runtime.net.check.case import write_subject
 from silomix.runtime.net.history import write_batch
 from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
-from silomix.runtime.net.wire import write_manifest, write_receipt
+from silomix.runtime.net.wire import read_receipt, write_manifest, write_receipt
 from silomix.runtime.nodes import silo as module
 from silomix.runtime.nodes.check.silo import Held
 from silomix.runtime.nodes.silo import SiloNode
@@ -814,6 +821,54 @@ def test_a_coin_is_answered_with_the_body_of_its_own_attempt_or_not_at_all(tmp_p
         assert measured.manifest == m.digest
 
     silo(tmp_path, go, CHECKED)
+
+
+def test_scalars_of_a_body_that_was_overwritten_meanwhile_are_not_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk holds the record of that round up, and lets it in when a worker is at it: without its blinders a body
+    would show through."""
+    m = manifest(CHECKED)
+
+    async def go(node: SiloNode) -> None:
+        node._held = held = held_of(m)
+
+        def overwritten(held_: Held, coin: bytes) -> Any:
+            assert held_ is held
+            node._drop_held()
+            return ()
+
+        monkeypatch.setattr(module, "measure", overwritten)
+        monkeypatch.setattr(module, "trapped", lambda *_: NO_TRAPS)
+        assert await node.perform(core.Measure(m.digest, bytes(32))) is None
+
+    silo(tmp_path, go, CHECKED)
+
+
+def test_a_check_that_waits_for_the_record_of_its_round_gets_no_share(tmp_path: Path) -> None:
+    f = CHECKED
+    log = begun(f)
+    m = manifest(f, log=log)
+    sealing = core.Silo(f, identity("silo-1")).sealing(m, rng("seeds"))
+    of = (sealing.header, *(committed_header(m, silo) for silo in f.silo_names[1:]))
+    c = cohort(m, list(of))
+    about = Subject(c, of, checked_bodies(c), Ready(m.digest, m.model, checked_trails(m, c)))
+
+    async def go(node: SiloNode) -> None:
+        node._attempt = _nothing  # type: ignore[method-assign, assignment]
+        await node.step(core.RecordsIn(tuple(log.records)))
+        await node.step(core.Announced(m))
+        root = about.root_of("silo-1")
+        await node.step(core.ReceiptIn(read_receipt(receipt(m, root)), root))
+        node._held = Held(m, sealing, layout(m).body(), None, root)
+        async with node.lock:  # a record is being written
+            hears = asyncio.ensure_future(node._hear(News(check=write_subject(about))))
+            await until(lambda: bool(node.lock._waiters), "the check waits")
+            node._drop_held()  # the record was that of this round
+        await hears
+        assert not node.core.tossed
+
+    silo(tmp_path, go, f, Say=[services_pb2.SayResponse()])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import Rng, Secret, commitment, seal
+from silomix.runtime.core.numbers.masks import Overwritten, Rng, Secret, commitment, seal
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import Scalars, combined
 from silomix.runtime.core.protocol.check import said
@@ -398,10 +398,13 @@ class Silo(Machine[State, Event, Effect, Fact]):
         known = self.tossed.get(manifest.digest)
         if known not in (None, subject.context):
             raise PeerFault(Reason.SHARE_MISMATCH, "this silo has shown its share for another check of this attempt")
+        shown = said.toss(subject, bytes(bytearray(event.share.value)), self.identity)
+        if not said.matches(shown, subject):  # the round ended while this waited: zeros, signed, would be a lie
+            raise Overwritten
         self._subject = subject
         fact = Tossed(manifest.round, manifest.attempt, manifest.digest, subject.context)
         remember: list[Effect] = [] if known else [Remember(fact)]
-        return [*remember, Show(said.toss(subject, bytes(bytearray(event.share.value)), self.identity))]
+        return [*remember, Show(shown)]
 
     def _coin(self, event: CoinIn) -> list[Effect]:
         """Answer the coin that the shares of all make, and no other: two answers would cancel the blinders."""

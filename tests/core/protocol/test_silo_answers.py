@@ -184,6 +184,15 @@ def test_a_silo_shows_its_share_for_one_check_of_an_attempt(restart: bool) -> No
     assert [type(effect) for effect in node.feed(check(of))] == [Show]
 
 
+def test_a_share_that_was_overwritten_while_the_check_waited_is_not_shown() -> None:
+    """The record of that round may come meanwhile. Zeros are not what the silo committed to: it would be named."""
+    node, of, mine = sent(), subject(FIRST), share(ME)
+    mine.wipe()
+    assert node.fault(check(of, share=mine)).reason is Reason.FENCED
+    assert not node.core.tossed
+    assert [type(effect) for effect in node.feed(check(of))] == [Remember, Show]
+
+
 def test_in_another_attempt_a_silo_shows_its_share_of_that_one() -> None:
     node = sent()
     node.feed(check(subject(FIRST)))
