@@ -157,12 +157,16 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self._under_way[what] = self.spawn(work())
 
     async def _finish(self, last: int) -> None:
-        """Compute the last model."""
+        """Compute the last model. A silo that can only adopt it waits for the word of those that compute it now."""
         if self._busy is not None:
             self._busy.cancel()
         with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
             async with asyncio.timeout(self.federation.policy.release_s):
-                await self._follow()
+                async for _ in backoff():
+                    await self._follow()
+                    if self.follower.at_head or self.follower.liar:
+                        break
+                await self.follower.told()
         self.log.info("the federation is done", round=last)
         if self.config.linger:
             await self.stopping.wait()
@@ -249,7 +253,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
             await self.follower.follow()
         except Fault as fault:
             self.metrics.rejected(fault.reason)
-            self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
+            if (unsaid := self.unsaid("follow", fault.reason)) is not None:
+                self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason), **unsaid)
         if self._wanted is not None:
             self._alone("give", self._give_wanted)
 
