@@ -74,6 +74,8 @@ class Loot:
     """A sentence on it, for people."""
     refusals: tuple[Refusal, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
+    beyond: bool = False
+    """Whether it is more than the threat model concedes, or not bounded as it says."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def attack(
 
 def judge(chosen: Attack, loot: Loot) -> Outcome:
     """Say what came of an attack."""
+    if loot.beyond:
+        return Outcome.SUCCEEDED
     if loot.gained:
         return chosen.expect if chosen.expect in (Outcome.CONCEDED, Outcome.OPEN) else Outcome.SUCCEEDED
     return Outcome.REFUSED if loot.refusals else Outcome.USELESS

@@ -23,8 +23,8 @@ FRIENDS = Cast(silos=("silo-05", "silo-06"))
 GROUPED = Cast(hops=(FIRST,), policy=(("group_size", 3),))
 
 
-SAYS_S = 2.0
-"""Time for a silo to read a record and to say what it thinks of it."""
+SAYS_S = 20.0
+"""Time for a silo to read a record and to say what it thinks of it: a moment, but on a machine that is very busy."""
 
 
 def _others(stage: Stage) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ async def not_announced(stage: Stage) -> Loot:
     said = await stage.within(SAYS_S, lambda: _says(stage, before, "never told"))
     close = stage.closeness(stage.aggregator.sum(manifest) / len(stage.came(manifest).silos), manifest)
     what = "a sum without the victim, which says so" if said else "a sum without the victim, and nobody says so"
-    return stage.loot(left_out, what, told=said, **close.figures)
+    return stage.conceded(left_out, what, beyond=not said, told=said, **close.figures)
 
 
 @attack("cohort-of-friends", Rule.R4, "aggregator and two silos", Outcome.CONCEDED, FRIENDS)
@@ -237,7 +237,7 @@ async def left_out_with_a_receipt(stage: Stage) -> Loot:
     said = await stage.within(SAYS_S, lambda: _says(stage, before, "gave a receipt"))
     close = stage.closeness(stage.aggregator.sum(manifest) / len(stage.came(manifest).silos), manifest)
     what = "a sum without the victim, which names shuffler-1" if said else "a sum without a silo that feels counted"
-    return stage.loot(left_out, what, told=said, **close.figures)
+    return stage.conceded(left_out, what, beyond=not said, told=said, **close.figures)
 
 
 @attack("bound-on-a-bare-word", Rule.R4, "aggregator", Outcome.REFUSED, AGGREGATOR)

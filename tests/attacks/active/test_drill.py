@@ -216,6 +216,14 @@ def test_two_stories_leave_evidence_at_whoever_hears_both(results: list[Result])
     assert by_name["rolled-back-log"]["evidence"] == 4
 
 
+def test_what_is_conceded_is_what_the_page_of_threats_says_and_no_more(results: list[Result]) -> None:
+    by_name = {result.attack.name: result.loot for result in results}
+    assert by_name["not-announced"].figures["told"]
+    assert by_name["left-out-with-a-receipt"].figures["told"]
+    assert by_name["pad-withheld"].figures["sums"] == 1
+    assert by_name["pad-withheld"].figures["cosine_with_the_sum"] > 0.99
+
+
 @pytest.mark.parametrize("rule", SWITCHABLE)
 def test_without_a_rule_an_attack_on_it_succeeds(rule: Rule) -> None:
     assert BITING[rule], "a rule that no attack is about"
