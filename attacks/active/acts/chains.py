@@ -37,7 +37,7 @@ async def disjoint_chains(stage: Stage) -> Loot:
     number = stage.next_round()
     halves = {FIRST: stage.honest_silos[:3], SECOND: stage.honest_silos[3:]}
     sums = [await _through(stage, number, hop, silos) for hop, silos in halves.items()]
-    return stage.loot(all(sums), "sums over halves of the silos in one round", sums=sum(sums))
+    return stage.loot(any(sums), "sums over halves of the silos in one round", sums=sum(sums))
 
 
 async def _through(stage: Stage, number: int, hop: str, silos: tuple[str, ...]) -> bool:

@@ -22,9 +22,14 @@ from silomix.runtime.net.version import SAID
 from silomix.runtime.observe.stderr import Stderr
 from silomix.v1 import services_pb2
 
+STREAMS = 2_000
+"""Calls at once on one connection, where the node allows a few."""
+LONG_BYTES = 7 << 20
+TOO_LONG = b"larger than max"
+"""What gRPC says of a message that is longer than it was told to take."""
 CHECK = "/grpc.health.v1.Health/Check"
 """A question for any member: whoever gets an answer to it is in."""
-ASK_S = 3.0
+ASK_S = 20.0
 
 
 def _strangers(stage: Stage, target: str) -> Iterator[tuple[str, grpc.aio.Channel]]:
@@ -57,7 +62,9 @@ async def strangers(stage: Stage) -> Loot:
                     await ask(b"", metadata=SAID, timeout=ASK_S)
                     answered += 1
                 except grpc.aio.AioRpcError as error:
-                    refusals[how] = Refusal(FIRST, error.code().name.lower(), f"no connection {how}")
+                    code = error.code()
+                    answered += code is not grpc.StatusCode.UNAVAILABLE  # else it is the node that refuses, not TLS
+                    refusals[how] = Refusal(FIRST, code.name.lower(), f"no connection {how}")
                 finally:
                     await line.close()
     check: Any = known.line(FIRST).unary_unary(CHECK)

@@ -10,7 +10,7 @@ from silomix.attacks.active.acts.casts import AGGREGATOR
 from silomix.attacks.active.liars.aggregator import LyingAggregator
 from silomix.attacks.active.liars.bodies import body_frames, make_body
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
-from silomix.attacks.active.stage import FIRST, VICTIM, Stage
+from silomix.attacks.active.stage import FIRST, VICTIM, Stage, Stuck
 from silomix.attacks.active.task import nought, trapped
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
@@ -268,8 +268,10 @@ async def wrong_sum_for_one_silo(stage: Stage) -> Loot:
                 served.append(f"{name}: {fault.reason}")
                 stage.silo(VICTIM).metrics.rejected(fault.reason)
                 continue
-            if follower.model is not before:
-                fell.append(name)
+            if follower.model is before:
+                raise Stuck(f"{name} was neither refused nor taken")
+            fell.append(name)
+            break  # it has a model for that round, and asks for no other
     finally:
         us.sum_answer = us.sum_parts
     said = f"taken: {', '.join(fell) or 'nothing'} ({'; '.join(served)})"

@@ -224,6 +224,13 @@ def test_what_is_conceded_is_what_the_page_of_threats_says_and_no_more(results: 
     assert by_name["pad-withheld"].figures["cosine_with_the_sum"] > 0.99
 
 
+def test_the_page_has_the_numbers_that_are_no_cosines(results: list[Result]) -> None:
+    by_name = {result.attack.name: result.loot.figures for result in results}
+    assert f"no pad in {by_name['pad-before-all-have-signed']['tried']} tries" in PAGE
+    assert by_name["wrong-sum-for-one-silo"]["tried"] == 10
+    assert "none of ten variants was accepted" in PAGE
+
+
 @pytest.mark.parametrize("rule", SWITCHABLE)
 def test_without_a_rule_an_attack_on_it_succeeds(rule: Rule) -> None:
     assert BITING[rule], "a rule that no attack is about"
