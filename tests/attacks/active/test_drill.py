@@ -7,11 +7,14 @@ import pytest
 
 from silomix.attacks.active import drill
 from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP, WITH_FIRST
+from silomix.attacks.active.acts.roles import BETWEEN_HOPS
 from silomix.attacks.active.measure import READ
 from silomix.attacks.active.registry import Outcome, Result, Rule, all_attacks, find
 from silomix.attacks.active.report import refusers, section, summary
 from silomix.attacks.active.stage import FIRST, LAST, SECOND
 from silomix.attacks.active.without import SWITCHABLE
+from silomix.runtime.net.edges import FROM_SILOS, TO_HOPS
+from silomix.runtime.net.lines import SERVICES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "attacks.md").read_text()
 ALSO = ("invented-model", "forked-log", "cohort-of-friends", "copied-residues")
@@ -229,6 +232,11 @@ def test_the_page_has_the_numbers_that_are_no_cosines(results: list[Result]) -> 
     assert f"no pad in {by_name['pad-before-all-have-signed']['tried']} tries" in PAGE
     assert by_name["wrong-sum-for-one-silo"]["tried"] == 10
     assert "none of ten variants was accepted" in PAGE
+
+
+def test_somebody_tries_each_method_whose_caller_has_a_role() -> None:
+    methods = {name for s in ("AggregatorService", "ShufflerService") for name in SERVICES[s].methods_by_name}
+    assert methods == {*FROM_SILOS, *TO_HOPS, *BETWEEN_HOPS, "Submit", "GetStatus"}
 
 
 @pytest.mark.parametrize("rule", SWITCHABLE)
