@@ -126,6 +126,13 @@ def _is_loss(effect: shuffler.Effect) -> bool:
     return isinstance(effect, Remember) and isinstance(effect.fact, shuffler.KeysGone)
 
 
+_HOARD: list[masks.Stream] = []
+
+
+def _hoarded(self: masks.Stream) -> None:
+    _HOARD.append(self)  # or it would be a matter of luck what lies in its place
+
+
 # Bindings: nobody looks at signatures, digests, or what something was made for.
 
 
@@ -236,7 +243,8 @@ def _patches() -> dict[Rule, list[Patch]]:
         ],
         Rule.R6: [
             *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire", "_record")),
-            (Secret, "wipe", _nothing),
+            (masks, "overwrite", _nothing),
+            (masks.Stream, "wipe", _hoarded),
             (Vault, "forget", _nothing),
         ],
         Rule.R7: [

@@ -239,6 +239,14 @@ def test_somebody_tries_each_method_whose_caller_has_a_role() -> None:
     assert methods == {*FROM_SILOS, *TO_HOPS, *BETWEEN_HOPS, "Submit", "GetStatus"}
 
 
+def test_without_r6_the_search_of_a_hops_memory_finds_secrets_of_every_kind() -> None:
+    """Else it would prove nothing that it finds none."""
+    (result,) = drill.run(find(["hop-seized-memory"]), Rule.R6)
+    assert {kind: result.loot.figures[kind] > 0 for kind in ("keys", "seeds", "masks")} == dict.fromkeys(
+        ("keys", "seeds", "masks"), True
+    )
+
+
 @pytest.mark.parametrize("rule", SWITCHABLE)
 def test_without_a_rule_an_attack_on_it_succeeds(rule: Rule) -> None:
     assert BITING[rule], "a rule that no attack is about"
