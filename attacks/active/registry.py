@@ -90,6 +90,8 @@ class Cast:
     """Honest hops that run in a process of their own, whose memory can be looked at."""
     genesis: str = ""
     """What the initial model is, if not the honest one: a "trap" for the victim, or of another "shape"."""
+    pinned: bool = True
+    """Whether the owners have agreed on the initial model."""
     alone: str = ""
     """The name of an attack that leaves a stage unfit for others, such as a silo that sits out afterwards."""
 

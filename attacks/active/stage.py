@@ -72,7 +72,7 @@ class Stage:
             HOPS,
             policy=policy(**dict(cast.policy)),
             name="drill",
-            pin_model=cast.genesis != "shape",
+            pin_model=cast.pinned,
         )
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}

@@ -20,6 +20,7 @@ from silomix.runtime.core.protocol import aggregator, release, roundlog, rules, 
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Evidence, RoundKey, body_root
 from silomix.runtime.net import calls, lines, streams
+from silomix.runtime.net.limits import Limits
 from silomix.runtime.nodes import follow, passage
 from silomix.runtime.nodes import shuffler as shuffler_node
 from silomix.runtime.nodes import silo as silo_node
@@ -251,6 +252,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             *((lead_service.Service, name, _nothing) for name in ("_silo", "_last_hop")),
             *((shuffler_node._Service, name, _nothing) for name in ("_aggregator", "_hop_before")),
             *((module, "check_length", _nothing) for module in (calls, lines, streams)),
+            (Limits, "at_shuffler", 1 << 30),
             (calls.Room, "place", _room_for_all),
             (calls.Pace, "turn", _at_once),
             (streams, "read_chunk", _chunk_of_any),

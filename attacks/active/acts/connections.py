@@ -1,5 +1,6 @@
 """R7, below the messages: connections, who may have one, and calls on them that are begun and left."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -119,3 +120,36 @@ async def many_watches(stage: Stage) -> Loot:
     """A silo listens for announcements many times over, and keeps every line."""
     request = services_pb2.WatchRequest(federation_digest=stage.federation.digest).SerializeToString()
     return await _left(stage, stage.federation.aggregator.name, "Watch", message(request))
+
+
+@attack("thousands-of-calls", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def thousands_of_calls(stage: Stage) -> Loot:
+    """A silo begins two thousand uploads at once on one connection, whatever number of calls the node allows on it."""
+    async with await Wire.dial(stage.member(HOSTILE).config, FIRST) as wire:
+        calls = [await wire.open(path("Submit")) for _ in range(STREAMS)]
+
+        def held() -> int:
+            return sum(not wire.over(stream) for stream in calls)
+
+        await stage.within(SILENT_S, lambda: not held())
+        left = held()
+    return stage.loot(left > HELD, "calls that are left open for it", opened=STREAMS, held=left)
+
+
+@attack("first-messages-of-7-mib", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def first_messages(stage: Stage) -> Loot:
+    """A silo begins as many uploads as its connections carry, each with a first message of 7 MiB."""
+    us, content, taken, answers = stage.member(HOSTILE), message(bytes(LONG_BYTES)), list[int](), list[bytes]()
+
+    async def flood() -> None:
+        async with await Wire.dial(us.config, FIRST) as wire:
+            calls = [await wire.open(path("Submit")) for _ in range(wire.most_streams)]
+            taken.extend(await asyncio.gather(*(wire.send(stream, content, seconds=SILENT_S) for stream in calls)))
+            answers.extend(await asyncio.gather(*(wire.answer(stream) for stream in calls)))
+
+    await asyncio.gather(*(flood() for _ in range(CALLS // 2)))
+    announced, came = len(taken) * LONG_BYTES, sum(taken)
+    long = Refusal(FIRST, "resource_exhausted", "a message that is longer than any honest one")
+    refused = (long,) * any(TOO_LONG in answer for answer in answers)
+    figures = {"calls": len(taken), "announced_mib": announced >> 20, "taken_mib": came >> 20}
+    return Loot(came > announced / 2, "bytes that the hop takes in before it refuses them", refused, figures)
