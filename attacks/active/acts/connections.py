@@ -151,5 +151,5 @@ async def first_messages(stage: Stage) -> Loot:
     announced, came = len(taken) * LONG_BYTES, sum(taken)
     long = Refusal(FIRST, "resource_exhausted", "a message that is longer than any honest one")
     refused = (long,) * any(TOO_LONG in answer for answer in answers)
-    figures = {"calls": len(taken), "announced_mib": announced >> 20, "taken_mib": came >> 20}
+    figures: dict[str, float] = {"calls": len(taken), "announced_mib": announced >> 20, "taken_mib": came >> 20}
     return Loot(came > announced / 2, "bytes that the hop takes in before it refuses them", refused, figures)
