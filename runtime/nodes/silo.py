@@ -447,9 +447,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if body is not None:  # from before a restart
             self._body = (name, body)
             return
-        await self.work(self.frozen.clear)  # now, while nobody waits for it
         model = await self.follower.follow(manifest.model)
         await self.follower.check_bounds(manifest)
+        await self.work(self.frozen.clear)  # only now: under false bounds it is the integers of this very model
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:

@@ -690,6 +690,29 @@ def test_a_silo_does_not_train_under_bounds_that_do_not_follow(tmp_path: Path) -
     silo(tmp_path, go, f, task)
 
 
+def test_false_bounds_do_not_have_a_silo_train_twice_on_one_model(tmp_path: Path) -> None:
+    """Were its integers deleted for such an attempt, it would make others after a restart: what two sums for the same
+    silos then differ by is its own."""
+    f, task = federation(bound=AUTO), Counting()
+    right = bounds_of(f.policy, SCHEMA, FIRST, None)
+
+    async def before(node: SiloNode) -> None:
+        m = await joined(node, bounds=right)
+        await node._freeze(m)
+        assert node._durable is not None
+        await node._durable
+        with pytest.raises(PeerFault) as caught:
+            await node._freeze(replace(m, attempt=2, bounds=tuple(2 * bound for bound in right)))
+        assert caught.value.reason is Reason.BAD_BOUND
+
+    async def after_a_restart(node: SiloNode) -> None:
+        await node._freeze(await joined(node, attempt=3, bounds=right))
+
+    silo(tmp_path, before, f, task)
+    silo(tmp_path, after_a_restart, f, task)
+    assert task.trained == [1]
+
+
 def test_a_silo_that_is_leaving_sends_nothing_that_it_cannot_write_down(tmp_path: Path) -> None:
     async def go(node: SiloNode) -> None:
         m = await joined(node)
