@@ -452,9 +452,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if body is not None:  # from before a restart
             self._body = (name, body)
             return
-        await self.work(self.frozen.clear)  # now, while nobody waits for it
         model = await self.follower.follow(manifest.model)
         await self.follower.check_bounds(manifest)
+        await self.work(self.frozen.clear)  # only now: under false bounds it is the integers of this very model
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
@@ -574,10 +574,13 @@ class SiloNode(Driver[core.Event, core.Effect]):
         masking = _Masking(held)
         digests: list[bytes] = []
         step = max(1, LOT_BYTES // masking.layout.chunk_bytes)
-        for start in range(0, masking.layout.chunks, step):
-            for frame, digest_ in await self.work(masking.frames, start, start + step):
-                digests.append(digest_)
-                yield frame
+        try:
+            for start in range(0, masking.layout.chunks, step):
+                for frame, digest_ in await self.work(masking.frames, start, start + step):
+                    digests.append(digest_)
+                    yield frame
+        finally:
+            masking.wipe()
         if self._durable is not None:  # the body counts with its trailer: from then on these are the round's integers
             await asyncio.shield(self._durable)
         root = body_root(digests)
@@ -619,6 +622,11 @@ class _Masking:
     def frames(self, start: int, end: int) -> list[tuple[bytes, bytes]]:
         """Return some chunks' frames, each with its digest: a change of threads for each would cost more than masks."""
         return [self._frame(i) for i in range(start, min(end, self.layout.chunks))]
+
+    def wipe(self) -> None:
+        """Overwrite the masks' keys: seeds are of no use to whoever reads this memory later, and nor are these."""
+        for stream in self._streams:
+            stream.wipe()
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
         start = self.layout.start(index)
