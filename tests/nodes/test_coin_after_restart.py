@@ -162,6 +162,25 @@ def test_nothing_is_stated_of_another_sum_than_was_signed_for(tmp_path: Path, wh
     hop(tmp_path, go, "hop-2", F)
 
 
+@pytest.mark.parametrize("part", ["came", "sent"])
+def test_both_ends_of_what_passed_are_compared_with_what_was_signed_for(tmp_path: Path, part: str) -> None:
+    """One follows from the other as long as this hop computes rightly, and its word is its own either way."""
+    trails = whole_sum(tmp_path)
+
+    async def go(node: ShufflerNode) -> None:
+        Arrived(node)
+        await opened(node, M)
+        await come(node, await sent_by_hop_1(node))
+        passage = node.passage
+        assert isinstance(passage, SumPassage)
+        checking.check_passed(passage, trails[1])
+        with pytest.raises(PeerFault) as caught:
+            checking.check_passed(passage, replace(trails[1], **{part: bytes(32)}))
+        assert caught.value.reason is Reason.WRONG_SEQUENCE
+
+    hop(tmp_path, go, "hop-2", F)
+
+
 def test_a_hop_that_has_lost_its_pad_signs_no_second_story_of_one_sum(tmp_path: Path) -> None:
     """Its file was damaged, and deleted as the message says: with another pad the hop after it would name it."""
     whole_sum(tmp_path)

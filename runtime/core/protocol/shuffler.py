@@ -1116,13 +1116,13 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         self._check_epoch(event.now)
         if event.known_released > self.last_released:
             raise _behind(event.known_released, self.last_released)
-        newest = (1, 1)
+        newest = (0, 0)
         if self.attempt is not None:
             newest = (self.attempt.manifest.round, self.attempt.manifest.attempt)
         asked = (event.round, event.attempt)
-        if event.round < max(newest[0], self.log.round):
+        if event.round < self.log.round:
             raise PeerFault(Reason.WRONG_ROUND, f"round {event.round} is over", found=event.round)
-        if asked < max(newest, self.closed):  # keys that were made for a later attempt have closed this one
+        if asked < self.closed:  # keys that were made for a later attempt have closed this one, and so has its opening
             raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
         check_round(event.round, self.federation)
         if not 1 <= event.attempt <= MOST_ATTEMPTS:  # each leaves a fact behind
