@@ -104,12 +104,20 @@ def test_bytes_that_are_no_certificate_are_not_pinned() -> None:
         ("a003020102", "a003020105"),
         ("2a8648ce3d030107", "2a8648ce3d030108"),
         ("0603551d0f", "0603551d13"),
+        (f"82{len(NAME):02x}{NAME.encode().hex()}", f"a3{len(NAME):02x}{NAME.encode().hex()}"),
+        ("5504030c", "55040303"),
     ],
-    ids=["a version that there is not", "a curve that nobody knows", "an extension twice"],
+    ids=[
+        "a version that there is not",
+        "a curve that nobody knows",
+        "an extension twice",
+        "a name of a kind that nobody knows",
+        "a name that is no text",
+    ],
 )
 def test_a_certificate_that_no_reader_takes_is_refused_and_ends_nobody(found: str, changed: str) -> None:
     good = self_signed(NAME, key()).public_bytes(Encoding.DER)
-    forged = good.replace(bytes.fromhex(found), bytes.fromhex(changed), 1)
+    forged = good.replace(bytes.fromhex(found), bytes.fromhex(changed))
     assert forged != good
     assert form_problem(forged, NAME) == "cannot be read"
 
