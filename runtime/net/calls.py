@@ -313,7 +313,7 @@ def check_length(raw: bytes, limit: int, peer: str) -> None:
 
 def parse(kind: type[M], raw: bytes, peer: str) -> M:
     """Parse a message, or refuse it: one of too many parts before they are made."""
-    check_parts(kind.DESCRIPTOR, raw, peer)
+    check_parts(kind, raw, peer)
     try:
         return kind.FromString(raw)
     except DecodeError:

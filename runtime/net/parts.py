@@ -8,8 +8,9 @@ down as there are messages in messages, up to the first that is too many.
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.framing import read_varint
@@ -44,24 +45,24 @@ class _Shape:
 
 
 @cache
-def _shape(kind: Descriptor) -> _Shape:
+def _shape(kind: Any) -> _Shape:
     inner = {field.number: _shape(field.message_type) for field in kind.fields if field.message_type is not None}
     many = frozenset(field.number for field in kind.fields if field.is_repeated)
     return _Shape(inner, many, len(kind.fields) + 16, kind.full_name == _TENSOR)
 
 
-def check_parts(kind: Descriptor, raw: bytes, peer: str) -> None:
+def check_parts(kind: type[Message], raw: bytes, peer: str) -> None:
     """Refuse a message of more parts than an honest one of its length has. What cannot be read at all is none."""
     if len(raw) <= UNCOUNTED_BYTES:
         return
     try:
-        many = _too_many(_shape(kind), raw)
+        many = _too_many(_shape(kind.DESCRIPTOR), raw)
     except IndexError:
-        raise PeerFault(Reason.MALFORMED, f"{peer} sent what is no {kind.full_name}", peer=peer) from None
+        raise PeerFault(Reason.MALFORMED, f"{peer} sent what is no {kind.DESCRIPTOR.full_name}", peer=peer) from None
     if many:
         raise PeerFault(
             Reason.WRONG_LENGTH,
-            f"{peer} sent a {kind.full_name} of {len(raw)} bytes in more parts than any that is honest",
+            f"{peer} sent a {kind.DESCRIPTOR.full_name} of {len(raw)} bytes in more parts than any that is honest",
             peer=peer,
             found=len(raw),
         )

@@ -14,7 +14,7 @@ from silomix.runtime.net.wire import write_manifest
 from silomix.v1 import history_pb2, manifest_pb2, member_pb2, schema_pb2, services_pb2
 
 LONG = 4 * UNCOUNTED_BYTES
-PLACES = {
+PLACES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "pins in a greeting": (member_pb2.MeetRequest, ("greeting", "pins")),
     "pins in an answer": (member_pb2.MeetResponse, ("greeting", "pins")),
     "signatures under an epoch": (member_pb2.MeetRequest, ("greeting", "epochs", "accepted")),
@@ -70,7 +70,7 @@ def test_a_long_message_of_short_parts_is_refused_and_none_is_made(
 @pytest.mark.parametrize(("kind", "path"), PLACES.values(), ids=PLACES)
 def test_a_message_of_parts_as_long_as_the_shortest_is_taken(kind: Any, path: tuple[str, ...]) -> None:
     number = b"\x7a" + bytes([LEAST_PART_BYTES - 2]) + bytes(LEAST_PART_BYTES - 2)  # of a field that is none of ours
-    check_parts(kind.DESCRIPTOR, flood(kind, path, LONG, number), "silo-1")
+    check_parts(kind, flood(kind, path, LONG, number), "silo-1")
 
 
 def test_what_is_short_is_not_counted() -> None:
@@ -81,7 +81,7 @@ def test_what_is_short_is_not_counted() -> None:
 def test_names_are_counted_too() -> None:
     kind, path = services_pb2.OpenRequest, ("manifest", "invited")
     assert refused(kind, flood(kind, path, LONG)) is Reason.WRONG_LENGTH
-    check_parts(kind.DESCRIPTOR, flood(kind, path, LONG, b"s1"), "aggregator")
+    check_parts(kind, flood(kind, path, LONG, b"s1"), "aggregator")
 
 
 def test_what_is_there_once_is_not_there_again_and_again() -> None:
@@ -127,11 +127,11 @@ def test_a_schema_may_have_many_short_rows_and_has_an_end() -> None:
         schema = schema_pb2.Schema(tensors=[row] * rows)
         return services_pb2.OpenRequest(manifest=manifest_pb2.Manifest(schema=schema)).SerializeToString()
 
-    check_parts(services_pb2.OpenRequest.DESCRIPTOR, raw(MOST_TENSORS), "aggregator")
+    check_parts(services_pb2.OpenRequest, raw(MOST_TENSORS), "aggregator")
     assert refused(services_pb2.OpenRequest, raw(MOST_TENSORS + 1)) is Reason.WRONG_LENGTH
 
 
 def test_a_few_parts_are_never_too_many() -> None:
     kind, path = PLACES["records to store"]
     life = one_field(kind.DESCRIPTOR.fields_by_name["life"].number, bytes(UNCOUNTED_BYTES))
-    check_parts(kind.DESCRIPTOR, life + flood(kind, path, 2 * FREE), "aggregator")
+    check_parts(kind, life + flood(kind, path, 2 * FREE), "aggregator")
