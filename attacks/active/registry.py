@@ -74,6 +74,8 @@ class Loot:
     """A sentence on it, for people."""
     refusals: tuple[Refusal, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
+    beyond: bool = False
+    """Whether it is more than the threat model concedes, or not bounded as it says."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Cast:
     """Honest hops that run in a process of their own, whose memory can be looked at."""
     genesis: str = ""
     """What the initial model is, if not the honest one: a "trap" for the victim, or of another "shape"."""
+    pinned: bool = True
+    """Whether the owners have agreed on the initial model."""
     alone: str = ""
     """The name of an attack that leaves a stage unfit for others, such as a silo that sits out afterwards."""
 
@@ -154,6 +158,8 @@ def attack(
 
 def judge(chosen: Attack, loot: Loot) -> Outcome:
     """Say what came of an attack."""
+    if loot.beyond:
+        return Outcome.SUCCEEDED
     if loot.gained:
         return chosen.expect if chosen.expect in (Outcome.CONCEDED, Outcome.OPEN) else Outcome.SUCCEEDED
     return Outcome.REFUSED if loot.refusals else Outcome.USELESS

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Stage:
             HOPS,
             policy=policy(**dict(cast.policy)),
             name="drill",
-            pin_model=cast.genesis != "shape",
+            pin_model=cast.pinned,
         )
         self.members: dict[str, Member] = {}
         self.aside = {name: Apart(self.home / "f" / name, without) for name in cast.apart}
@@ -388,3 +389,7 @@ class Stage:
     def loot_for(self, reason: str, gained: bool, said: str, /, **figures: float) -> Loot:
         """Say what the adversary has; only refusals for this reason answer the attack."""
         return Loot(gained, said, tuple(r for r in self.refusals() if r.reason == reason), figures)
+
+    def conceded(self, gained: bool, said: str, /, *, beyond: bool, **figures: float) -> Loot:
+        """Say what the adversary has that it may have, and whether it has more than that."""
+        return replace(self.loot(gained, said, **figures), beyond=beyond)

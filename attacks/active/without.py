@@ -20,6 +20,7 @@ from silomix.runtime.core.protocol import aggregator, release, roundlog, rules, 
 from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.core.protocol.messages import Accusation, Evidence, RoundKey, body_root
 from silomix.runtime.net import calls, lines, streams
+from silomix.runtime.net.limits import Limits
 from silomix.runtime.nodes import follow, passage
 from silomix.runtime.nodes import shuffler as shuffler_node
 from silomix.runtime.nodes import silo as silo_node
@@ -124,6 +125,13 @@ def _keeping(name: str) -> Callable[[shuffler.Shuffler, Any], list[shuffler.Effe
 
 def _is_loss(effect: shuffler.Effect) -> bool:
     return isinstance(effect, Remember) and isinstance(effect.fact, shuffler.KeysGone)
+
+
+_HOARD: list[masks.Stream] = []
+
+
+def _hoarded(self: masks.Stream) -> None:
+    _HOARD.append(self)  # or it would be a matter of luck what lies in its place
 
 
 # Bindings: nobody looks at signatures, digests, or what something was made for.
@@ -236,13 +244,15 @@ def _patches() -> dict[Rule, list[Patch]]:
         ],
         Rule.R6: [
             *((shuffler.Shuffler, name, _keeping(name)) for name in ("_delivered", "_expire", "_record")),
-            (Secret, "wipe", _nothing),
+            (masks, "overwrite", _nothing),
+            (masks.Stream, "wipe", _hoarded),
             (Vault, "forget", _nothing),
         ],
         Rule.R7: [
             *((lead_service.Service, name, _nothing) for name in ("_silo", "_last_hop")),
             *((shuffler_node._Service, name, _nothing) for name in ("_aggregator", "_hop_before")),
             *((module, "check_length", _nothing) for module in (calls, lines, streams)),
+            (Limits, "at_shuffler", 1 << 30),
             (calls.Room, "place", _room_for_all),
             (calls.Pace, "turn", _at_once),
             (streams, "read_chunk", _chunk_of_any),

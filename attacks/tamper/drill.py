@@ -43,6 +43,8 @@ class Result:
         """Whether it went through, or was detected without what it has to end with."""
         if self.expected is Ends.LISTED:
             return not self.detected
+        if self.expected is Ends.LEFT_OUT and not self.applied:
+            return True
         return not self.detected or self.node not in self.named or (self.expected is Ends.PROVEN and not self.proven)
 
     @property

@@ -243,7 +243,7 @@ class ShowsOtherShare(_Lie):
 
     def share(self, share: bytes) -> bytes:
         """Choose anew."""
-        return bytes(len(share))
+        return bytes(byte ^ 1 for byte in share)
 
 
 class SealsOtherSeed(_Lie):

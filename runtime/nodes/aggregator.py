@@ -122,7 +122,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.checking = Checking(self)
         self.called: tuple[bytes, ...] = ()
         """What silos were told of the open attempt's tamper check, step by step."""
-        self.announced: tuple[bytes, bool] | None = None
+        self.announced: bytes | None = None
         """The newest announcement as all watchers get it, and whether it is the last."""
         self._opened_at = 0.0
         self.present: dict[str, int] = {}
@@ -256,9 +256,9 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
             self.passage.close()
 
     async def _farewell(self) -> None:
-        """Give silos the time to hear that the federation is done, and to compute the last model.
+        """Give silos the time to hear that the federation is done, and to compute the last model, or to adopt it.
 
-        Nobody tells of a silo that has left, so it is looked for.
+        They watch until they have it. Nobody tells of a silo that has left, so it is looked for.
         """
         await asyncio.sleep(FAREWELL_S)
         with suppress(TimeoutError):
@@ -469,7 +469,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
     async def tell(self, news: services_pb2.Announcement) -> None:
         """Let all watchers have a piece of news."""
         async with self._news:
-            self.announced = (news.SerializeToString(), news.WhichOneof("news") == "finished")
+            self.announced = news.SerializeToString()
             self._news.notify_all()
 
     async def _call(self, news: services_pb2.Announcement) -> None:
@@ -838,9 +838,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
                     yield raw
                 if news is not None and news is not last:
                     last, heard = news, 0
-                    yield news[0]
-                    if news[1]:
-                        return
+                    yield news
                 for raw in called[heard:]:
                     yield raw
                 heard = len(called)

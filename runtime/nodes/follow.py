@@ -70,6 +70,7 @@ class Follower:
         """Whether this silo has computed the model that is here, and not adopted it."""
         self._told = b""
         """The record that the aggregator was last told of: that this silo has computed its model."""
+        self._telling: asyncio.Task[None] | None = None
         self.liar = read_lie(node.journal)
         """What the aggregator was caught with, also before a restart."""
 
@@ -101,7 +102,7 @@ class Follower:
                 await self._advance()
             if self._own and self._told != self._log.head:
                 self._told = self._log.head
-                self._node.spawn(self._confirm(self._told))
+                self._telling = self._node.spawn(self._confirm(self._told))
             if wanted and self._log.model != wanted:  # its round ended meanwhile: what is here is the next one
                 raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model
@@ -114,6 +115,11 @@ class Follower:
         self._told = b""
         if self._log.records:
             await self.follow()
+
+    async def told(self) -> None:
+        """Wait until the aggregator has heard what was computed, or cannot be reached."""
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
 
     async def file_of(self, digest: bytes, *, state: bool) -> bytes | None:
         """Return a model that is here as a file, or the server's state beside it; nothing if it is not."""

@@ -157,12 +157,16 @@ class SiloNode(Driver[core.Event, core.Effect]):
             self._under_way[what] = self.spawn(work())
 
     async def _finish(self, last: int) -> None:
-        """Compute the last model."""
+        """Compute the last model. A silo that can only adopt it waits for the word of those that compute it now."""
         if self._busy is not None:
             self._busy.cancel()
         with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
             async with asyncio.timeout(self.federation.policy.release_s):
-                await self._follow()
+                async for _ in backoff():
+                    await self._follow()
+                    if self.follower.at_head or self.follower.liar:
+                        break
+                await self.follower.told()
         self.log.info("the federation is done", round=last)
         if self.config.linger:
             await self.stopping.wait()
@@ -249,7 +253,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
             await self.follower.follow()
         except Fault as fault:
             self.metrics.rejected(fault.reason)
-            self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason))
+            if (unsaid := self.unsaid("follow", fault.reason)) is not None:
+                self.log.error(f"the model cannot be followed: {fault.message}", reason=str(fault.reason), **unsaid)
         if self._wanted is not None:
             self._alone("give", self._give_wanted)
 
@@ -447,9 +452,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if body is not None:  # from before a restart
             self._body = (name, body)
             return
-        await self.work(self.frozen.clear)  # now, while nobody waits for it
         model = await self.follower.follow(manifest.model)
         await self.follower.check_bounds(manifest)
+        await self.work(self.frozen.clear)  # only now: under false bounds it is the integers of this very model
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
@@ -569,10 +574,13 @@ class SiloNode(Driver[core.Event, core.Effect]):
         masking = _Masking(held)
         digests: list[bytes] = []
         step = max(1, LOT_BYTES // masking.layout.chunk_bytes)
-        for start in range(0, masking.layout.chunks, step):
-            for frame, digest_ in await self.work(masking.frames, start, start + step):
-                digests.append(digest_)
-                yield frame
+        try:
+            for start in range(0, masking.layout.chunks, step):
+                for frame, digest_ in await self.work(masking.frames, start, start + step):
+                    digests.append(digest_)
+                    yield frame
+        finally:
+            masking.wipe()
         if self._durable is not None:  # the body counts with its trailer: from then on these are the round's integers
             await asyncio.shield(self._durable)
         root = body_root(digests)
@@ -614,6 +622,11 @@ class _Masking:
     def frames(self, start: int, end: int) -> list[tuple[bytes, bytes]]:
         """Return some chunks' frames, each with its digest: a change of threads for each would cost more than masks."""
         return [self._frame(i) for i in range(start, min(end, self.layout.chunks))]
+
+    def wipe(self) -> None:
+        """Overwrite the masks' keys: seeds are of no use to whoever reads this memory later, and nor are these."""
+        for stream in self._streams:
+            stream.wipe()
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
         start = self.layout.start(index)

@@ -341,7 +341,7 @@ async def heard(news: AsyncIterator[bytes]) -> list[bytes]:
 def test_a_silo_with_records_that_the_aggregator_lacks_is_told_that_this_is_an_old_copy(led: Path) -> None:
     async def go() -> None:
         async with leading(led) as node:
-            node.announced = (RAW, True)
+            node.announced, node._leaving = RAW, True
             assert await heard(node.news("silo-01", 3)) == [RAW]
             with pytest.raises(
                 PeerFault, match=r"silo-01 has 4 records, and the aggregator 3: .* an old copy"
@@ -353,16 +353,27 @@ def test_a_silo_with_records_that_the_aggregator_lacks_is_told_that_this_is_an_o
     run(go(), 5)
 
 
-def test_a_silo_gets_the_records_that_it_lacks_then_the_newest_announcement_and_hangs_up_after_the_last(
+def test_a_silo_gets_the_records_that_it_lacks_then_the_newest_announcement_and_is_known_to_be_there_until_it_leaves(
     led: Path,
 ) -> None:
+    """Also after the last announcement: an aggregator that is done waits for who still computes."""
+
     async def go() -> None:
         async with leading(led) as node:
-            node.announced = (RAW, True)
-            records, last = await heard(node.news("silo-01", 1))
+            node.announced = RAW
+            news = node.news("silo-01", 1)
+            records, last = await anext(news), await anext(news)
             shown = services_pb2.Announcement.FromString(records).records.records
             assert [read_record(record).round for record in shown] == [1, 2]
             assert last == RAW
+            more = asyncio.ensure_future(anext(news, None))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not more.done()
+            assert node.present == {"silo-01": 1}
+            more.cancel()
+            await asyncio.wait([more])
+            assert not node.present
 
     run(go(), 5)
 
@@ -375,7 +386,7 @@ def test_an_aggregator_that_leaves_says_first_what_it_has_to_say(led: Path) -> N
             node._leaving = True
             assert len(await heard(node.news("silo-01", 1))) == 1
             assert await heard(node.news("silo-01", 3)) == []
-            node.announced = (RAW, False)
+            node.announced = RAW
             assert await heard(node.news("silo-01", 3)) == [RAW]
             node._leaving = False
             news = node.news("silo-01", 3)
@@ -388,7 +399,7 @@ def test_an_aggregator_that_leaves_says_first_what_it_has_to_say(led: Path) -> N
 
 async def test_who_watches_says_which_federation_it_is_in(led: Path) -> None:
     async with leading(led) as node:
-        node.announced = (RAW, True)
+        node.announced, node._leaving = RAW, True
         request = services_pb2.WatchRequest(federation_digest=node.federation.digest, records=3)
         assert await answers(node, "Watch", "silo-01", request) == [RAW]
         request.federation_digest = bytes(32)

@@ -37,6 +37,7 @@ from tests.nodes.federations import rejections, until
 from silomix.runtime.core.errors import LocalFault, PeerFault, Reason
 from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.optimise import Optimiser
+from silomix.runtime.core.numbers.masks import Stream, mask_streams
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.policy import AUTO
@@ -54,7 +55,7 @@ from silomix.runtime.net.history import write_batch
 from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
 from silomix.runtime.net.wire import read_receipt, write_manifest, write_receipt
 from silomix.runtime.nodes import silo as module
-from silomix.runtime.nodes.check.silo import Held
+from silomix.runtime.nodes.check.silo import Held, measure
 from silomix.runtime.nodes.silo import SiloNode
 from silomix.runtime.store.frozen import frozen_name
 from silomix.runtime.store.modelfile import model_digest, write_model
@@ -154,11 +155,12 @@ def test_a_silo_comes_back_ever_less_often_to_an_aggregator_that_says_no_more_th
     monkeypatch.setattr(module, "REFUSED_S", 0.0)
     begun_anew: list[bool] = []
 
-    async def at_once(wake: asyncio.Event, worked: asyncio.Event) -> Any:
+    async def at_once(wake: asyncio.Event | None = None, worked: asyncio.Event | None = None) -> Any:
         for number in range(20):
             yield number
-            begun_anew.append(worked.is_set())
-            worked.clear()
+            if worked is not None:
+                begun_anew.append(worked.is_set())
+                worked.clear()
 
     monkeypatch.setattr(module, "backoff", at_once)
     silo(tmp_path, SiloNode.main, Watch=[[OVER], [OVER], [done(rounds=1)], [done(), OVER]])
@@ -690,6 +692,29 @@ def test_a_silo_does_not_train_under_bounds_that_do_not_follow(tmp_path: Path) -
     silo(tmp_path, go, f, task)
 
 
+def test_false_bounds_do_not_have_a_silo_train_twice_on_one_model(tmp_path: Path) -> None:
+    """Were its integers deleted for such an attempt, it would make others after a restart: what two sums for the same
+    silos then differ by is its own."""
+    f, task = federation(bound=AUTO), Counting()
+    right = bounds_of(f.policy, SCHEMA, FIRST, None)
+
+    async def before(node: SiloNode) -> None:
+        m = await joined(node, bounds=right)
+        await node._freeze(m)
+        assert node._durable is not None
+        await node._durable
+        with pytest.raises(PeerFault) as caught:
+            await node._freeze(replace(m, attempt=2, bounds=tuple(2 * bound for bound in right)))
+        assert caught.value.reason is Reason.BAD_BOUND
+
+    async def after_a_restart(node: SiloNode) -> None:
+        await node._freeze(await joined(node, attempt=3, bounds=right))
+
+    silo(tmp_path, before, f, task)
+    silo(tmp_path, after_a_restart, f, task)
+    assert task.trained == [1]
+
+
 def test_a_silo_that_is_leaving_sends_nothing_that_it_cannot_write_down(tmp_path: Path) -> None:
     async def go(node: SiloNode) -> None:
         m = await joined(node)
@@ -754,6 +779,34 @@ def test_a_receipt_is_for_the_body_that_was_sent(tmp_path: Path) -> None:
     silo(tmp_path, go)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["a whole stream", "one that broke"])
+def test_nothing_that_masks_are_made_with_outlives_the_stream_that_they_are_for(tmp_path: Path, whole: bool) -> None:
+    """The seeds go when the attempt is over. Keys that follow from them would take off the masks as well."""
+
+    async def go(node: SiloNode) -> None:
+        m = await taking_part(node)
+        held = Held.of(m, node.core.sealing(m, rng("seeds")), body_of(node)[1])
+        frames = node._frames(m, held, [])
+        assert isinstance(await anext(frames), body_pb2.Frame)
+        sent = [await anext(frames)]
+        if whole:
+            sent += [frame async for frame in frames]
+            assert isinstance(sent[-1], body_pb2.Frame)
+        await frames.aclose()  # type: ignore[attr-defined]
+        assert keyed
+        assert all(stream._wiped for stream in keyed)
+
+    keyed: list[Stream] = []
+
+    def keying(*of: Any) -> list[Stream]:
+        keyed.extend(mask_streams(*of))
+        return keyed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "mask_streams", keying)
+        silo(tmp_path, go)
+
+
 def test_a_receipt_may_come_before_the_body_is_sent_again(tmp_path: Path) -> None:
     async def go(node: SiloNode) -> None:
         m = await taking_part(node)
@@ -795,6 +848,26 @@ def held_of(m: Manifest) -> Held:
 def secrets_of(held: Held) -> list[bytes]:
     share = [] if held.sealing.share is None else [held.sealing.share.value]
     return [*(seed.value for _, seed in held.sealing.seeds), *share]
+
+
+def test_nothing_that_scalars_are_made_with_outlives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed, wiped = list[Stream](), list[Stream]()
+    real = Stream.__init__, Stream.wipe
+
+    def init(self: Stream, *of: Any) -> None:
+        keyed.append(self)
+        real[0](self, *of)
+
+    def wipe(self: Stream) -> None:
+        wiped.append(self)
+        real[1](self)
+
+    monkeypatch.setattr(Stream, "__init__", init)
+    monkeypatch.setattr(Stream, "wipe", wipe)
+    held = held_of(manifest(CHECKED))
+    assert len(measure(held, bytes(32))) == 3
+    assert len(keyed) == 3 + 2  # and the two of the coin, which everybody has
+    assert len(wiped) == 3
 
 
 def test_what_is_held_of_a_body_is_overwritten_whole() -> None:

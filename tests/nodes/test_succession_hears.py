@@ -4,17 +4,21 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.core.protocol.federations import AGGREGATOR, federation, identity
 from tests.core.protocol.test_epochs import accepted, following, more, owned
 
+from silomix.runtime.config.authority import blank
 from silomix.runtime.config.owners.epochs import Proposal, own_place
 from silomix.runtime.config.owners.selfsigned import self_signed
 from silomix.runtime.core.errors import PeerFault, Reason, UserError
@@ -232,7 +236,16 @@ async def test_what_the_nodes_own_owner_has_signed_stays(tmp_path: Path) -> None
     assert bare.kept == {one.digest for one in files}
 
 
-@pytest.mark.parametrize("current", [b"", b"no certificate", certificate("silo-2")])
+def odd(name: str) -> bytes:
+    """A certificate for which the library that reads it has an error of no kind of its own."""
+    signer = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    feature = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.5.5.7.1.24"), bytes.fromhex("3003020163"))
+    made = blank(subject, subject, signer.public_key(), datetime.now(UTC), 10).add_extension(feature, critical=False)
+    return made.sign(signer, SHA256()).public_bytes(Encoding.DER)
+
+
+@pytest.mark.parametrize("current", [b"", b"no certificate", certificate("silo-2"), odd("silo-1")])
 async def test_a_member_who_pins_no_certificate_of_its_own_ends_no_node(tmp_path: Path, current: bytes) -> None:
     """What cannot be read cannot be written either, and what is another's could not be read at the next start."""
     bare = Bare(tmp_path)

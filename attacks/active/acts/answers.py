@@ -7,7 +7,7 @@ from silomix.attacks.active.stage import FIRST, LAST, VICTIM, Stage
 from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 from silomix.v1 import services_pb2
 
-SHAPE = Cast(genesis="shape", alone="genesis-of-another-shape")
+SHAPE = Cast(genesis="shape", pinned=False, alone="genesis-of-another-shape")
 WATCHED_S = 1.0
 MOST_CALLS = 20
 """Calls in that time that a node may make without anybody minding."""

@@ -23,8 +23,8 @@ FRIENDS = Cast(silos=("silo-05", "silo-06"))
 GROUPED = Cast(hops=(FIRST,), policy=(("group_size", 3),))
 
 
-SAYS_S = 2.0
-"""Time for a silo to read a record and to say what it thinks of it."""
+SAYS_S = 20.0
+"""Time for a silo to read a record and to say what it thinks of it: a moment, but on a machine that is very busy."""
 
 
 def _others(stage: Stage) -> tuple[str, ...]:
@@ -144,6 +144,18 @@ async def cohort_of_one(stage: Stage) -> Loot:
     return stage.loot(close.read, "the sum over one silo", **close.figures)
 
 
+@attack("cohort-below-the-minimum", Rule.COHORT, WITH_HOP, Outcome.REFUSED, WITH_FIRST)
+async def cohort_below_the_minimum(stage: Stage) -> Loot:
+    """Hop 1 closes the cohort with one silo fewer than the policy allows."""
+    manifest, few = await stage.begin(), stage.federation.minimum_cohort - 1
+    await stage.submitted(manifest, FIRST)
+    silos = (VICTIM, *_others(stage)[: few - 1])
+    if not await _relayed(stage, stage.liar(FIRST).passed(manifest, silos)):
+        return stage.loot(False, "nothing left shuffler-2", cohort=few)
+    close = stage.closeness(stage.aggregator.sum(manifest) / few, manifest)
+    return stage.loot(True, "a sum over fewer than the policy allows", cohort=few, **close.figures)
+
+
 @attack("three-names", Rule.COHORT, WITH_HOP, Outcome.REFUSED, WITH_FIRST)
 async def three_names(stage: Stage) -> Loot:
     """Hop 1 names three silos, each with the header of the same one, so that one silo's masks are taken off."""
@@ -197,6 +209,18 @@ async def smallest_cohort(stage: Stage) -> Loot:
     return stage.loot(gained, "a sum over as few as the policy allows, of its choice", cohort=least, **close.figures)
 
 
+@attack("group-of-its-choice", Rule.R4, WITH_HOP, Outcome.CONCEDED, GROUPED)
+async def group_of_its_choice(stage: Stage) -> Loot:
+    """Where sums leave by group, hop 1 deals the groups: the victim hides among those whom it is put with."""
+    manifest, groups = await stage.begin(), (0, 0, 0, 1, 1, 1)
+    read = await _passed(stage, manifest, stage.honest_silos, groups)
+    if not read:
+        return stage.loot(False, "nothing left shuffler-2")
+    found = stage.aggregator.group_sums(manifest)[0] / groups.count(0)
+    close = stage.closeness(found, manifest)
+    return stage.loot(read, "a sum over one group, of its choice", group=groups.count(0), **close.figures)
+
+
 @attack("not-announced", Rule.R4, "aggregator", Outcome.CONCEDED, AGGREGATOR)
 async def not_announced(stage: Stage) -> Loot:
     """One silo hears of no round: its record names who came, so that the silo sees it afterwards and says so."""
@@ -206,7 +230,7 @@ async def not_announced(stage: Stage) -> Loot:
     said = await stage.within(SAYS_S, lambda: _says(stage, before, "never told"))
     close = stage.closeness(stage.aggregator.sum(manifest) / len(stage.came(manifest).silos), manifest)
     what = "a sum without the victim, which says so" if said else "a sum without the victim, and nobody says so"
-    return stage.loot(left_out, what, told=said, **close.figures)
+    return stage.conceded(left_out, what, beyond=not said, told=said, **close.figures)
 
 
 @attack("cohort-of-friends", Rule.R4, "aggregator and two silos", Outcome.CONCEDED, FRIENDS)
@@ -237,7 +261,7 @@ async def left_out_with_a_receipt(stage: Stage) -> Loot:
     said = await stage.within(SAYS_S, lambda: _says(stage, before, "gave a receipt"))
     close = stage.closeness(stage.aggregator.sum(manifest) / len(stage.came(manifest).silos), manifest)
     what = "a sum without the victim, which names shuffler-1" if said else "a sum without a silo that feels counted"
-    return stage.loot(left_out, what, told=said, **close.figures)
+    return stage.conceded(left_out, what, beyond=not said, told=said, **close.figures)
 
 
 @attack("bound-on-a-bare-word", Rule.R4, "aggregator", Outcome.REFUSED, AGGREGATOR)

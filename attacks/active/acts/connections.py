@@ -1,5 +1,6 @@
 """R7, below the messages: connections, who may have one, and calls on them that are begun and left."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -22,9 +23,14 @@ from silomix.runtime.net.version import SAID
 from silomix.runtime.observe.stderr import Stderr
 from silomix.v1 import services_pb2
 
+STREAMS = 2_000
+"""Calls at once on one connection, where the node allows a few."""
+LONG_BYTES = 7 << 20
+TOO_LONG = b"larger than max"
+"""What gRPC says of a message that is longer than it was told to take."""
 CHECK = "/grpc.health.v1.Health/Check"
 """A question for any member: whoever gets an answer to it is in."""
-ASK_S = 3.0
+ASK_S = 20.0
 
 
 def _strangers(stage: Stage, target: str) -> Iterator[tuple[str, grpc.aio.Channel]]:
@@ -57,7 +63,9 @@ async def strangers(stage: Stage) -> Loot:
                     await ask(b"", metadata=SAID, timeout=ASK_S)
                     answered += 1
                 except grpc.aio.AioRpcError as error:
-                    refusals[how] = Refusal(FIRST, error.code().name.lower(), f"no connection {how}")
+                    code = error.code()
+                    answered += code is not grpc.StatusCode.UNAVAILABLE  # else it is the node that refuses, not TLS
+                    refusals[how] = Refusal(FIRST, code.name.lower(), f"no connection {how}")
                 finally:
                     await line.close()
     check: Any = known.line(FIRST).unary_unary(CHECK)
@@ -112,3 +120,36 @@ async def many_watches(stage: Stage) -> Loot:
     """A silo listens for announcements many times over, and keeps every line."""
     request = services_pb2.WatchRequest(federation_digest=stage.federation.digest).SerializeToString()
     return await _left(stage, stage.federation.aggregator.name, "Watch", message(request))
+
+
+@attack("thousands-of-calls", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def thousands_of_calls(stage: Stage) -> Loot:
+    """A silo begins two thousand uploads at once on one connection, whatever number of calls the node allows on it."""
+    async with await Wire.dial(stage.member(HOSTILE).config, FIRST) as wire:
+        calls = [await wire.open(path("Submit")) for _ in range(STREAMS)]
+
+        def held() -> int:
+            return sum(not wire.over(stream) for stream in calls)
+
+        await stage.within(SILENT_S, lambda: not held())
+        left = held()
+    return stage.loot(left > HELD, "calls that are left open for it", opened=STREAMS, held=left)
+
+
+@attack("first-messages-of-7-mib", Rule.R7, "silo-06", Outcome.REFUSED, SILO)
+async def first_messages(stage: Stage) -> Loot:
+    """A silo begins as many uploads as its connections carry, each with a first message of 7 MiB."""
+    us, content, taken, answers = stage.member(HOSTILE), message(bytes(LONG_BYTES)), list[int](), list[bytes]()
+
+    async def flood() -> None:
+        async with await Wire.dial(us.config, FIRST) as wire:
+            calls = [await wire.open(path("Submit")) for _ in range(wire.most_streams)]
+            taken.extend(await asyncio.gather(*(wire.send(stream, content, seconds=SILENT_S) for stream in calls)))
+            answers.extend(await asyncio.gather(*(wire.answer(stream) for stream in calls)))
+
+    await asyncio.gather(*(flood() for _ in range(CALLS // 2)))
+    announced, came = len(taken) * LONG_BYTES, sum(taken)
+    long = Refusal(FIRST, "resource_exhausted", "a message that is longer than any honest one")
+    refused = (long,) * any(TOO_LONG in answer for answer in answers)
+    figures: dict[str, float] = {"calls": len(taken), "announced_mib": announced >> 20, "taken_mib": came >> 20}
+    return Loot(came > announced / 2, "bytes that the hop takes in before it refuses them", refused, figures)

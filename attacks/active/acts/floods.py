@@ -36,8 +36,8 @@ OBJECT_BYTES = 16
 AMPLIFIED = 16
 """So can one that takes more than so many times the length of a frame for it."""
 CALLS = 12
-HELD = 6
-"""Calls of one kind that one member may have open at a node without anybody minding."""
+HELD = 4
+"""Calls of one kind that one member may have open at a node, whichever the kind."""
 SILENT_S = 1.0
 LEAVING_S = 10.0
 INVENTED = 1_000_000

@@ -10,7 +10,7 @@ from silomix.attacks.active.acts.casts import AGGREGATOR
 from silomix.attacks.active.liars.aggregator import LyingAggregator
 from silomix.attacks.active.liars.bodies import body_frames, make_body
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
-from silomix.attacks.active.stage import FIRST, VICTIM, Stage
+from silomix.attacks.active.stage import FIRST, VICTIM, Stage, Stuck
 from silomix.attacks.active.task import nought, trapped
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
@@ -27,6 +27,7 @@ from silomix.v1 import body_pb2, services_pb2
 
 SAYS_S = 3.0
 CRAFTED = Cast(genesis="trap", alone="crafted-initial-model")
+UNPINNED = Cast(genesis="trap", pinned=False, alone="initial-model-on-its-word")
 FEW = Cast(silos=("silo-05", "silo-06"), alone="adopted-on-few-words")
 AUTOMATIC = Cast(policy=(("bound", AUTO),), alone="bounds-of-its-own")
 GROUPS = Cast(policy=(("group_size", 3),), alone="nearly-the-model-in-groups")
@@ -173,6 +174,16 @@ async def nearly_in_groups(stage: Stage) -> Loot:
 @attack("crafted-initial-model", Rule.R5, "aggregator", Outcome.REFUSED, CRAFTED)
 async def crafted_initial_model(stage: Stage) -> Loot:
     """The model that the federation begins with is a trap: it is the one model that no sum has made."""
+    return await _begun_with_a_trap(stage)
+
+
+@attack("initial-model-on-its-word", Rule.R5, "aggregator", Outcome.CONCEDED, UNPINNED)
+async def initial_model_on_its_word(stage: Stage) -> Loot:
+    """The same where the owners have agreed on no model to begin with."""
+    return await _begun_with_a_trap(stage)
+
+
+async def _begun_with_a_trap(stage: Stage) -> Loot:
     await stage.found()
     manifest = await stage.whole_round()
     close = stage.closeness(stage.aggregator.sum(manifest), manifest)
@@ -268,8 +279,10 @@ async def wrong_sum_for_one_silo(stage: Stage) -> Loot:
                 served.append(f"{name}: {fault.reason}")
                 stage.silo(VICTIM).metrics.rejected(fault.reason)
                 continue
-            if follower.model is not before:
-                fell.append(name)
+            if follower.model is before:
+                raise Stuck(f"{name} was neither refused nor taken")
+            fell.append(name)
+            break  # it has a model for that round, and asks for no other
     finally:
         us.sum_answer = us.sum_parts
     said = f"taken: {', '.join(fell) or 'nothing'} ({'; '.join(served)})"

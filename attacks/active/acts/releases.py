@@ -165,7 +165,7 @@ async def pad_on_another_attempt(stage: Stage) -> Loot:
     return stage.loot(close.cosine > 0.2, "noise", **close.figures)
 
 
-@attack("pad-withheld", Rule.R3, WITH_HOP, Outcome.CONCEDED, WITH_FIRST)
+@attack("pad-withheld", Rule.R3, WITH_HOP, Outcome.CONCEDED, WITH_FIRST, bites=True)
 async def pad_withheld(stage: Stage) -> Loot:
     """Honest hops have shown their pads and a colluding one keeps its own: the round fails, and the sum is known."""
     us, hop, number = stage.aggregator, stage.liar(FIRST), stage.next_round()
@@ -174,7 +174,7 @@ async def pad_withheld(stage: Stage) -> Loot:
     await hop.stream(SECOND, "Relay", hop.passed(first, stage.honest_silos).frames())
     await us.release(first)
     await us.publish(us.chronicle.abandoned())
-    total = stage.closeness(us.sum(first) / len(stage.honest_silos), first)
+    close = cosine(us.sum(first), stage.mean(first.model, number))
     second = await stage.begin(bound=None)
     await stage.submitted(second, FIRST)
     sums = 1
@@ -190,7 +190,7 @@ async def pad_withheld(stage: Stage) -> Loot:
     await stage.submitted(third, FIRST)
     await hop.stream(SECOND, "Relay", hop.passed(third, stage.honest_silos).frames())
     await us.release(third)
-    return stage.loot(sums == 1, said, sums=sums, **total.figures)
+    return stage.conceded(close > READ, said, beyond=sums > 1, sums=sums, cosine_with_the_sum=round(close, 4))
 
 
 @attack("second-sum-of-the-last-hop", Rule.AGREEMENT, "shuffler-3", Outcome.USELESS, LAST_HOP, bites=False)
@@ -263,4 +263,4 @@ async def fence_before_the_pad(stage: Stage) -> Loot:
         cover(planes, pad, pad_context(heard.cohort, None, name, manifest), manifest, -1)
     close = cosine(values(planes, manifest), stage.mean(manifest.model, manifest.round))
     said = "a sum that nobody has signed for" if close > READ else "noise"
-    return stage.loot(close > READ, said, cosine_with_the_sum=close)
+    return stage.loot(close > READ, said, cosine_with_the_sum=round(close, 4))

@@ -56,11 +56,11 @@ class Screen:
         self._warn([one for one in news.remarks if one not in clipped])
         self._waiting += [one for one in clipped if one.fields.get("tensor") not in self._clipped]
         if news.status is not None:
-            self._rounds(news.status)
-            if news.status.history and self._waiting:
+            if news.status.history and self._waiting:  # first: the news may be of several rounds
                 self._warn(self._waiting)
                 self._clipped |= {str(one.fields.get("tensor")) for one in self._waiting}
                 self._waiting = []
+            self._rounds(news.status)
 
     def _stage(self, stage: str) -> None:
         if self._out.is_terminal:

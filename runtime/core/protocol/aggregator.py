@@ -739,8 +739,7 @@ TABLE: Table = {
     ),
     Phase.RELEASING: _row(
         HeadIn=_LATE,
-        HeaderIn=does("_header"),
-        Unopened=does("_unopened"),
+        HeaderIn=does("_late_header"),
         CohortIn=does("_cohort"),
         SumIn=does("_sum_in", Phase.READY, Phase.CHECKING),
         LieSeen=_LIE,
@@ -1305,6 +1304,13 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
             raise PeerFault(Reason.WRONG_SEQUENCE, why, peer=header.silo)
         self._headers[header.digest] = header
         return [Expand(header, self._private.get(header.silo))]
+
+    def _late_header(self, event: HeaderIn) -> list[Effect]:
+        """Take no mask off for a header behind the cohort: those of absentees are being put back, and it would stay."""
+        if event.header.digest in self._headers:
+            return []  # a broken stream begins anew
+        last = self._open_manifest.chain[-1]
+        raise PeerFault(Reason.COHORT_CLOSED, f"{last} sent a header behind the cohort", peer=last)
 
     def _unopened(self, event: Unopened) -> list[Effect]:
         """Forget the header: if it comes again, it is looked at again. The key that was made for it is evidence."""

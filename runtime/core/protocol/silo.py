@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.core.numbers.masks import Overwritten, Rng, Secret, commitment, seal
+from silomix.runtime.core.numbers.masks import Rng, Secret, commitment, seal
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import Scalars, combined
 from silomix.runtime.core.protocol.check import said
@@ -398,9 +398,8 @@ class Silo(Machine[State, Event, Effect, Fact]):
         known = self.tossed.get(manifest.digest)
         if known not in (None, subject.context):
             raise PeerFault(Reason.SHARE_MISMATCH, "this silo has shown its share for another check of this attempt")
-        shown = said.toss(subject, bytes(bytearray(event.share.value)), self.identity)
-        if not said.matches(shown, subject):  # the round ended while this waited: zeros, signed, would be a lie
-            raise Overwritten
+        # If the round ended while this waited, the share is zeros by now: signed, they would be a lie.
+        shown = said.toss(subject, bytes(bytearray(event.share.keyed())), self.identity)
         self._subject = subject
         fact = Tossed(manifest.round, manifest.attempt, manifest.digest, subject.context)
         remember: list[Effect] = [] if known else [Remember(fact)]

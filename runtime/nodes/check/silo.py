@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from silomix.runtime.core.numbers.masks import mask_streams
+from silomix.runtime.core.numbers.masks import expanding
 from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.tamper import Scalars, total
 from silomix.runtime.core.policy import Policy
@@ -65,19 +65,20 @@ def measure(held: Held, coin: bytes) -> tuple[Scalars, ...]:
     """
     manifest = held.manifest
     shape = layout(manifest)
-    streams = mask_streams([(seed, manifest.context(layer)) for layer, seed in held.sealing.seeds], shape.plan.moduli)
     layers = [layer for layer, _ in held.sealing.seeds]
     forms = Forms(coin, shape, 1 + sum(map(bool, layers)))
     room = np.empty(shape.chunk_bytes, np.uint8)
-    for index in range(shape.chunks):
-        n, plain = shape.length(index), held.plain(index)
-        inner = room[: len(plain)]
-        inner[:] = plain
-        for layer, stream in zip(layers, streams, strict=True):
-            if layer:
-                forms.update(layer, index, stream.packed(index, n))
-            else:
-                stream.apply(inner, index, n)
-        forms.update(0, index, inner)
+    seeds = [(seed, manifest.context(layer)) for layer, seed in held.sealing.seeds]
+    with expanding(seeds, shape.plan.moduli) as streams:
+        for index in range(shape.chunks):
+            n, plain = shape.length(index), held.plain(index)
+            inner = room[: len(plain)]
+            inner[:] = plain
+            for layer, stream in zip(layers, streams, strict=True):
+                if layer:
+                    forms.update(layer, index, stream.packed(index, n))
+                else:
+                    stream.apply(inner, index, n)
+            forms.update(0, index, inner)
     inside, *masks = forms.finish()
     return (total(shape.plan, (inside, *masks)), *masks)

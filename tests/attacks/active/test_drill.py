@@ -7,11 +7,14 @@ import pytest
 
 from silomix.attacks.active import drill
 from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP, WITH_FIRST
+from silomix.attacks.active.acts.roles import BETWEEN_HOPS
 from silomix.attacks.active.measure import READ
 from silomix.attacks.active.registry import Outcome, Result, Rule, all_attacks, find
 from silomix.attacks.active.report import refusers, section, summary
 from silomix.attacks.active.stage import FIRST, LAST, SECOND
 from silomix.attacks.active.without import SWITCHABLE
+from silomix.runtime.net.edges import FROM_SILOS, TO_HOPS
+from silomix.runtime.net.lines import SERVICES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "attacks.md").read_text()
 ALSO = ("invented-model", "forked-log", "cohort-of-friends", "copied-residues")
@@ -38,8 +41,8 @@ REFUSALS = {
         "cohort-changed-on-the-way",
     ),
     ("aggregator", "busy"): ("many-watches",),
-    ("shuffler-1", "busy"): ("silent-uploads", "half-open-uploads", "half-sent-messages"),
-    ("shuffler-2", "cohort_too_small"): ("cohort-of-one",),
+    ("shuffler-1", "busy"): ("silent-uploads", "half-open-uploads", "half-sent-messages", "thousands-of-calls"),
+    ("shuffler-2", "cohort_too_small"): ("cohort-of-one", "cohort-below-the-minimum"),
     ("shuffler-1", "false_evidence"): (
         "false-evidence-of-a-hop",
         "another-key-as-evidence",
@@ -54,6 +57,7 @@ REFUSALS = {
     ("shuffler-2", "not_invited"): ("not-invited",),
     ("shuffler-2", "root_mismatch"): ("trailer-for-another-sum", "chunk-twice"),
     ("shuffler-3", "root_mismatch"): ("delivery-of-an-old-round",),
+    ("shuffler-1", "resource_exhausted"): ("first-messages-of-7-mib",),
     ("shuffler-1", "seal_broken"): ("copied-seeds",),
     ("shuffler-2", "seal_broken"): ("copied-body",),
     ("shuffler-1", "unavailable"): ("strangers",),
@@ -61,7 +65,7 @@ REFUSALS = {
     ("shuffler-1", "unknown_peer"): ("silo-in-a-hops-place",),
     ("shuffler-1", "wrong_attempt"): ("attempts-without-end", "old-attempt"),
     ("aggregator", "wrong_chain"): ("silent-deliveries",),
-    ("shuffler-1", "wrong_chain"): ("disjoint-chains", "chain-reordered", "bound-in-the-record"),
+    ("shuffler-1", "wrong_chain"): ("one-hop-left-out", "disjoint-chains", "chain-reordered", "bound-in-the-record"),
     ("shuffler-2", "wrong_chain"): ("silent-relays",),
     ("silo-01", "wrong_chain"): ("short-chain",),
     ("shuffler-1", "wrong_head"): ("far-round", "skipped-round"),
@@ -214,6 +218,34 @@ def test_two_stories_leave_evidence_at_whoever_hears_both(results: list[Result])
     by_name = {result.attack.name: result.loot.figures for result in results}
     assert by_name["forked-log"]["evidence"] == 3
     assert by_name["rolled-back-log"]["evidence"] == 4
+
+
+def test_what_is_conceded_is_what_the_page_of_threats_says_and_no_more(results: list[Result]) -> None:
+    by_name = {result.attack.name: result.loot for result in results}
+    assert by_name["not-announced"].figures["told"]
+    assert by_name["left-out-with-a-receipt"].figures["told"]
+    assert by_name["pad-withheld"].figures["sums"] == 1
+    assert by_name["pad-withheld"].figures["cosine_with_the_sum"] > 0.99
+
+
+def test_the_page_has_the_numbers_that_are_no_cosines(results: list[Result]) -> None:
+    by_name = {result.attack.name: result.loot.figures for result in results}
+    assert f"no pad in {by_name['pad-before-all-have-signed']['tried']} tries" in PAGE
+    assert by_name["wrong-sum-for-one-silo"]["tried"] == 10
+    assert "none of ten variants was accepted" in PAGE
+
+
+def test_somebody_tries_each_method_whose_caller_has_a_role() -> None:
+    methods = {name for s in ("AggregatorService", "ShufflerService") for name in SERVICES[s].methods_by_name}
+    assert methods == {*FROM_SILOS, *TO_HOPS, *BETWEEN_HOPS, "Submit", "GetStatus"}
+
+
+def test_without_r6_the_search_of_a_hops_memory_finds_secrets_of_every_kind() -> None:
+    """Else it would prove nothing that it finds none."""
+    (result,) = drill.run(find(["hop-seized-memory"]), Rule.R6)
+    assert {kind: result.loot.figures[kind] > 0 for kind in ("keys", "seeds", "masks")} == dict.fromkeys(
+        ("keys", "seeds", "masks"), True
+    )
 
 
 @pytest.mark.parametrize("rule", SWITCHABLE)

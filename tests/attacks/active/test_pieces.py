@@ -87,6 +87,11 @@ def test_the_judge_goes_by_what_was_gained(expect: Outcome, gained: bool, refuse
     assert judge(_attack(expect), Loot(gained, "", refusals)) is outcome
 
 
+@pytest.mark.parametrize("gained", [True, False])
+def test_what_goes_beyond_what_is_conceded_has_succeeded(gained: bool) -> None:
+    assert judge(_attack(Outcome.CONCEDED), Loot(gained, "", beyond=True)) is Outcome.SUCCEEDED
+
+
 def test_a_drill_that_fails_is_broken_and_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(self: Stage) -> None:
         raise OSError("no room")

@@ -100,8 +100,13 @@ def check_run(found: Result) -> None:
     assert not found.wrongly, found
     if found.expected is Ends.LISTED:
         assert not found.named
-    if found.expected in (Ends.LEFT_OUT,):
-        assert found.applied
+
+
+def test_a_silo_is_not_left_out_as_it_should_be_unless_the_others_sum_is_applied() -> None:
+    found = run_one(BY_NAME["silo-seals-another-seed"])
+    assert found.applied
+    assert not found.missed
+    assert replace(found, applied=False).missed
 
 
 @pytest.mark.parametrize("one", QUICK, ids=lambda one: one.name)

@@ -499,6 +499,9 @@ def test_a_header_is_expanded_once_and_a_cohort_is_counted() -> None:
     for _ in range(2):  # a broken stream begins anew
         assert node.feed(CohortIn(cohort(m, of))) == [Take(cohort(m, of))]
     assert node.refuses(CohortIn(cohort(m, of[1:]))) is Reason.ALREADY_RELEASED
+    for h in of:
+        assert node.feed(HeaderIn(h)) == []
+    assert node.refuses(HeaderIn(header(m, "silo-1", 1))) is Reason.COHORT_CLOSED
 
 
 def test_a_silo_begins_no_more_bodies_than_hops_let_it() -> None:
