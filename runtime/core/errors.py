@@ -69,6 +69,8 @@ class Reason(StrEnum):
 
 
 Detail = str | int | float
+LONGEST, LONGEST_DETAIL = 1024, 128
+"""Characters of a sentence about what a peer sent, and of a detail of it: names and digests have 64."""
 
 
 class UserError(Exception):
@@ -109,3 +111,8 @@ class LocalFault(Fault):
 
 class PeerFault(Fault):
     """What a peer sent is at fault, and nothing of it has been kept."""
+
+    def __init__(self, reason: Reason, message: str, **details: Detail) -> None:
+        """Whatever is quoted here a peer may have written, and it is logged: a name can be as long as a message."""
+        short = {key: value[:LONGEST_DETAIL] if isinstance(value, str) else value for key, value in details.items()}
+        super().__init__(reason, message[:LONGEST], **short)

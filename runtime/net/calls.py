@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from silomix.runtime.core.errors import Fault, PeerFault, Reason
 from silomix.runtime.net.answers import refuse
 from silomix.runtime.net.limits import FIRST_S, READ_S, SLOWEST_BYTES_S
+from silomix.runtime.net.parts import check_parts
 from silomix.runtime.net.version import SAID, check_protocol
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -311,7 +312,8 @@ def check_length(raw: bytes, limit: int, peer: str) -> None:
 
 
 def parse(kind: type[M], raw: bytes, peer: str) -> M:
-    """Parse a message, or refuse it."""
+    """Parse a message, or refuse it: one of too many parts before they are made."""
+    check_parts(kind, raw, peer)
     try:
         return kind.FromString(raw)
     except DecodeError:

@@ -64,7 +64,7 @@ def only_field(raw: bytes) -> int:
     if not raw or raw[0] & 7 != 2 or raw[0] & 0x80:
         return 0
     try:
-        size, at = _read_varint(raw, 1)
+        size, at = read_varint(raw, 1)
     except IndexError:
         return 0
     return raw[0] >> 3 if at + size == len(raw) else 0
@@ -79,12 +79,12 @@ def read_chunk(field: int, raw: bytes, most: int) -> ChunkFrame | None:
     if field == 0 or only_field(raw) != field:
         return None
     try:
-        _, at = _read_varint(raw, 1)
+        _, at = read_varint(raw, 1)
         index = first = 0
         if raw[at : at + 1] == _INDEX:
-            index, at = _read_varint(raw, at + 1)
+            index, at = read_varint(raw, at + 1)
         if raw[at : at + 1] == _FIRST:
-            first, at = _read_varint(raw, at + 1)
+            first, at = read_varint(raw, at + 1)
         view = memoryview(raw)
         planes: list[memoryview] = []
         while at < len(raw):
@@ -92,7 +92,7 @@ def read_chunk(field: int, raw: bytes, most: int) -> ChunkFrame | None:
                 return None
             if len(planes) == most:
                 raise PeerFault(Reason.WRONG_LENGTH, f"a chunk has more planes than {most}", expected=most)
-            size, at = _read_varint(raw, at + 1)
+            size, at = read_varint(raw, at + 1)
             if at + size > len(raw):
                 return None
             planes.append(view[at : at + size])
@@ -117,7 +117,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+def read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Read a number; return it, and where it ends. One that has no end, or is too long, is an IndexError."""
     value = shift = 0
     while True:
         byte = raw[at]

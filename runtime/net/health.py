@@ -9,7 +9,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Room, Unseen, parse
+from silomix.runtime.net.calls import QUESTIONS_EACH, Call, Method, Pace, Room, Unseen, parse
 from silomix.runtime.net.limits import FIRST_S, SMALL_BYTES
 from silomix.runtime.net.lines import Line, Metadata
 
@@ -22,7 +22,7 @@ GAVE_UP = "it gave the attempt up"
 """What is wrong with a hop that answers and knows that the attempt cannot end well."""
 
 QUESTIONS_A_CALL = 100
-"""What a call may ask of reflection: calls have a pace, and what is asked within one has none."""
+"""What a call may ask of reflection."""
 
 NAMES = (health.SERVICE_NAME, reflection.SERVICE_NAME)
 """The services that every node has beside its own."""
@@ -83,8 +83,8 @@ class Health:
                 return
 
 
-def reflect(names: Iterable[str]) -> dict[str, Method]:
-    """Make what tells any member which calls there are."""
+def reflect(names: Iterable[str], pace: Pace) -> dict[str, Method]:
+    """Make what tells any member which calls there are. By the pace of calls each question is one: it costs as much."""
     servicer: Any = reflection.aio.ReflectionServicer(names)
 
     async def requests(call: Call) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
@@ -93,6 +93,7 @@ def reflect(names: Iterable[str]) -> dict[str, Method]:
             raw = await call.next(kind.DESCRIPTOR.full_name, SMALL_BYTES, FIRST_S)
             if raw is None:
                 return
+            await pace.turn(call.peer)
             yield parse(kind, raw, call.peer)
         raise PeerFault(Reason.BUSY, f"{QUESTIONS_A_CALL} questions in one call are enough: call again", peer=call.peer)
 

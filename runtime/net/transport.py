@@ -214,7 +214,7 @@ class Server:
         """Let a node answer the calls of a service, and be asked for its health and for what else there is to ask."""
         self._names = [*NAMES, service, *(others or {})]
         pace = Pace(time.monotonic)
-        answering = (self._health.methods, reflect(self._names), methods, *(others or {}).values())
+        answering = (self._health.methods, reflect(self._names, pace), methods, *(others or {}).values())
         for name, answers in zip(self._names, answering, strict=True):
             handlers = {method: answer.handler(host, method, pace) for method, answer in answers.items()}
             self.add_generic(grpc.method_handlers_generic_handler(name, handlers))

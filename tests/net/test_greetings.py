@@ -1,6 +1,7 @@
 """What a member may say where nodes meet: later epochs and the newest pins, each as many and as long as they may be."""
 
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from silomix.runtime.net import meeting
 from silomix.runtime.net.calls import Call
 from silomix.runtime.net.limits import MOST_EPOCHS, Limits
 from silomix.runtime.net.meeting import OnlyPins, answering, greeting, read_epoch, read_greeting, write_epoch
+from silomix.runtime.observe.log import Log, redirected
 from silomix.v1 import history_pb2, member_pb2
 
 F = owned(federation(chunk_parameters=16))
@@ -34,6 +36,18 @@ def refused(wire: member_pb2.Greeting) -> Reason:
     with pytest.raises(PeerFault) as caught:
         read_greeting(wire, F)
     return caught.value.reason
+
+
+def test_a_refusal_is_no_longer_than_a_sentence_whatever_a_member_calls_itself() -> None:
+    """Each is logged, and the line was as long as the greeting, ten times over: it filled a disk all the same."""
+    name = "\x01" * (1 << 14)
+    said = StringIO()
+    with redirected(said), pytest.raises(PeerFault) as caught:
+        read_greeting(greeting(F, (replace(PIN, name=name),)), F)
+    with redirected(said):
+        Log("hop-1").fault("refused Meet", caught.value, peer="silo-1")
+    assert (caught.value.reason, said.getvalue().count("\n")) == (Reason.UNKNOWN_PEER, 1)
+    assert len(said.getvalue()) < len(name) / 4
 
 
 # Epochs

@@ -13,7 +13,7 @@ from tests.net.test_names import CA, SERVICE, serving
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.answers import fault_of
-from silomix.runtime.net.calls import Call
+from silomix.runtime.net.calls import Call, Pace
 from silomix.runtime.net.health import ATTEMPT, NOT_OPEN, QUESTIONS_A_CALL, Health, has_attempt, reflect
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.transport import channel
@@ -41,6 +41,16 @@ async def first(path: str, client: str) -> bytes:
         finally:
             running.cancel()
     return b""
+
+
+class Turns(Pace):
+    """Keeps whose turn it was."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    async def turn(self, peer: str) -> None:
+        self.taken.append(peer)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -75,17 +85,25 @@ async def test_one_call_answers_so_many_questions_and_no_more() -> None:
         context: Any = Context([question] * questions)
         call, reason = Call(context, Host(), "silo-1", "ServerReflectionInfo"), None
         try:
-            await reflect([SERVICE])["ServerReflectionInfo"].answer(call)
+            await reflect([SERVICE], Turns())["ServerReflectionInfo"].answer(call)
         except PeerFault as fault:
             reason = fault.reason
         assert len(context.sent) == min(questions, QUESTIONS_A_CALL)
         assert reason == (Reason.BUSY if questions >= QUESTIONS_A_CALL else None)
 
 
+async def test_each_question_waits_its_turn_as_a_call_does() -> None:
+    """One takes as long as a call, and a member could ask five thousand a second within the calls that it may make."""
+    pace, question = Turns(), REFLECT(list_services="x").SerializeToString()
+    context: Any = Context([question] * 3)
+    await reflect([SERVICE], pace)["ServerReflectionInfo"].answer(Call(context, Host(), "silo-1", "it"))
+    assert pace.taken == ["silo-1"] * 3
+
+
 async def test_what_is_no_question_is_refused() -> None:
     context: Any = Context([b"\xff"])
     with pytest.raises(PeerFault, match="ServerReflectionRequest"):
-        await reflect([SERVICE])["ServerReflectionInfo"].answer(Call(context, Host(), "silo-1", "it"))
+        await reflect([SERVICE], Turns())["ServerReflectionInfo"].answer(Call(context, Host(), "silo-1", "it"))
 
 
 # What is said

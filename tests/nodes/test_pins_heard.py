@@ -109,6 +109,18 @@ async def test_a_pin_that_its_member_has_not_signed_does_not_keep_the_next_from_
         assert counter(tls, "silo-03") == 2
 
 
+async def test_a_pin_that_no_reader_takes_is_refused_in_its_members_name(made: Path) -> None:
+    """Whoever dials the member hears it in the answer to a greeting, where a refusal ends nothing but this one."""
+    async with hearing(made) as (node, _, tls):
+        good = another(made, "silo-03", 2)
+        kind = b"\x82" + bytes([len("silo-03")]) + b"silo-03"
+        with pytest.raises(PeerFault) as caught:
+            hear(node, another(made, "silo-03", 3, good.current.replace(kind, b"\xa3" + kind[1:])))
+        assert (caught.value.reason, caught.value.details["peer"]) == (Reason.UNKNOWN_PEER, "silo-03")
+        hear(node, good)
+        assert counter(tls, "silo-03") == 2
+
+
 async def test_a_pin_is_kept_and_used_whatever_comes_behind_it(made: Path) -> None:
     """It was taken, and would be no news in the next greeting."""
     async with hearing(made) as (node, _, tls):

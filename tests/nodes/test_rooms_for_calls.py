@@ -10,7 +10,7 @@ from tests.nodes.alone import alone, config_of
 from tests.nodes.leads import home_of_an_aggregator, leading
 
 from silomix.runtime.core.errors import PeerFault, Reason
-from silomix.runtime.net.calls import CALLS_EACH, QUESTIONS_EACH, Method
+from silomix.runtime.net.calls import CALLS_EACH, QUESTIONS_EACH, Method, Pace
 from silomix.runtime.net.health import Health, reflect
 from silomix.runtime.net.lines import SERVICES
 from silomix.runtime.net.meeting import SERVICE
@@ -53,7 +53,7 @@ def methods(_two_rounds: Path, tmp_path_factory: pytest.TempPathFactory) -> Meth
         **asyncio.run(lead()),
         **alone(lambda: ShufflerNode(config_of(directory / "hop", federation(), "hop-1")), hop),
         "Health": Health().methods,
-        "ServerReflection": reflect(()),
+        "ServerReflection": reflect((), Pace(float)),
     }
 
 

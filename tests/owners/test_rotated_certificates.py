@@ -22,7 +22,7 @@ from silomix.runtime.config.load import identity_of, load_node
 from silomix.runtime.config.owners import rotate
 from silomix.runtime.config.owners.pins import load_pins, read_pin, write_pin
 from silomix.runtime.config.owners.rotate import finish, prepare, take
-from silomix.runtime.config.owners.selfsigned import der, form_problem, self_signed
+from silomix.runtime.config.owners.selfsigned import der, form_problem, pem, self_signed
 from silomix.runtime.core.errors import PeerFault, Reason, UserError
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.local import InProcess
@@ -104,14 +104,68 @@ def test_bytes_that_are_no_certificate_are_not_pinned() -> None:
         ("a003020102", "a003020105"),
         ("2a8648ce3d030107", "2a8648ce3d030108"),
         ("0603551d0f", "0603551d13"),
+        (f"82{len(NAME):02x}{NAME.encode().hex()}", f"a3{len(NAME):02x}{NAME.encode().hex()}"),
+        ("5504030c", "55040303"),
     ],
-    ids=["a version that there is not", "a curve that nobody knows", "an extension twice"],
+    ids=[
+        "a version that there is not",
+        "a curve that nobody knows",
+        "an extension twice",
+        "a name of a kind that nobody knows",
+        "a name that is no text",
+    ],
 )
 def test_a_certificate_that_no_reader_takes_is_refused_and_ends_nobody(found: str, changed: str) -> None:
     good = self_signed(NAME, key()).public_bytes(Encoding.DER)
-    forged = good.replace(bytes.fromhex(found), bytes.fromhex(changed), 1)
+    forged = good.replace(bytes.fromhex(found), bytes.fromhex(changed))
     assert forged != good
     assert form_problem(forged, NAME) == "cannot be read"
+
+
+def rewritten(change: Callable[[bytes], bytes], algorithm: str = "300a06082a8648ce3d040302") -> bytes:
+    """A certificate whose content was changed before it was signed, by whoever has the key."""
+    private = key()
+    body = change(self_signed(NAME, private).tbs_certificate_bytes[4:])
+    content = b"\x30\x82" + len(body).to_bytes(2, "big") + body
+    signature = private.sign(content, ec.ECDSA(SHA256()))
+    rest = content + bytes.fromhex(algorithm) + b"\x03" + bytes([len(signature) + 1]) + b"\0" + signature
+    return b"\x30\x82" + len(rest).to_bytes(2, "big") + rest
+
+
+def swap(old: str, new: str) -> Callable[[bytes], bytes]:
+    return lambda body: body.replace(bytes.fromhex(old), bytes.fromhex(new))
+
+
+def serial(number: str) -> Callable[[bytes], bytes]:
+    """Another serial number, which stands behind the version."""
+    return lambda body: body[:5] + bytes([2, len(number) // 2]) + bytes.fromhex(number) + body[7 + body[6] :]
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@pytest.mark.parametrize(
+    "change",
+    [swap("5504030c", "55040313"), swap("5504030c", "55040316"), serial("80"), serial("00")],
+    ids=["a printable name", "a name in ASCII", "a negative number", "no number"],
+)
+def test_a_certificate_that_is_written_in_another_way_is_not_pinned(change: Callable[[bytes], bytes]) -> None:
+    """TLS, which has a reader of its own, takes no certificate that stands behind one which it cannot take."""
+    assert form_problem(rewritten(lambda body: body), NAME) == ""
+    assert "is not written as" in form_problem(rewritten(change), NAME)
+
+
+async def test_tls_would_know_nobody_who_is_behind_a_certificate_of_version_1() -> None:
+    """Two readers of one file: what ours took, and let others have, was the end of all connections."""
+    private, odd = key(), pem(rewritten(swap("a003020102", "")))
+    shown = self_signed(NAME, private).public_bytes(Encoding.PEM)
+    for roots, opens in ((shown, True), (shown + odd, True), (odd + shown, False)):
+        server = grpc.aio.server()
+        credentials = grpc.ssl_server_credentials([(private_pem(private), shown)], roots, True)
+        if opens:
+            assert server.add_secure_port("127.0.0.1:0", credentials)
+        else:
+            with pytest.raises(RuntimeError):
+                server.add_secure_port("127.0.0.1:0", credentials)
+        await server.stop(None)
 
 
 def wrapped(tag: int, *parts: bytes) -> bytes:

@@ -2,9 +2,13 @@
 
 Such certificates are each other's trust store, so none may be good for signing another. Without a critical KeyUsage a
 certificate that one member signs for another's name would pass; with `ca=True` too. Neither is let in, whoever made it.
+
+TLS reads the store with another library than this one, and reads no further than to the first certificate that it
+cannot take: whoever is behind that is known no more. So none is let in that is not written, byte for byte, as here.
 """
 
 from datetime import UTC, datetime
+from functools import cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,6 +20,8 @@ from silomix.runtime.config.authority import CERTIFICATE_DAYS, blank, usage
 
 MAX_BYTES = 2048
 """Of a certificate, DER. Those that are made here have about 400."""
+_ECDSA_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
+"""What stands before a signature: how it was made."""
 
 
 def self_signed(name: str, key: ec.EllipticCurvePrivateKey, days: int = CERTIFICATE_DAYS) -> x509.Certificate:
@@ -39,13 +45,14 @@ def form_problem(der: bytes, name: str) -> str:
     try:
         found = x509.load_der_x509_certificate(der)
         subject, key, extensions = found.subject, found.public_key(), found.extensions
-    except Exception:  # the library has a word of its own for much that it cannot read; a member may pin any of it
+    except Exception:  # of a dozen kinds that have nothing in common: anybody may have written these bytes
         return "cannot be read"
     if found.public_bytes(Encoding.DER) != der:
         return "cannot be read"
     if found.version is not x509.Version.v3:  # gRPC's library reads none with extensions, nor any that stands behind it
         return "has another version than 3"
-    if subject != x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]):
+    named = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    if subject != named:
         return f"is for {subject.rfc4514_string()}, not for CN={name}"
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         return "has a key other than P-256"
@@ -65,7 +72,31 @@ def form_problem(der: bytes, name: str) -> str:
         found.verify_directly_issued_by(found)
     except Exception:  # an algorithm that nobody knows, too
         return "was not signed by its own key"
-    return ""
+    return "" if _written_as_here(found, der, named, key) else "is not written as nodes' own are"
+
+
+def _written_as_here(found: x509.Certificate, der: bytes, name: x509.Name, key: ec.EllipticCurvePublicKey) -> bool:
+    """Whether what a certificate says makes the same bytes when it is written anew, but for the signature."""
+    signature = found.signature
+    try:
+        builder = (
+            x509.CertificateBuilder(name, name, key)
+            .serial_number(found.serial_number)
+            .not_valid_before(found.not_valid_before_utc)
+            .not_valid_after(found.not_valid_after_utc)
+        )
+        for extension in found.extensions:
+            builder = builder.add_extension(extension.value, extension.critical)
+        anew = builder.sign(_somebody(), SHA256()).tbs_certificate_bytes
+    except Exception:  # as above: what cannot be written was not written here
+        return False
+    return der.endswith(anew + _ECDSA_SHA256 + b"\x03" + bytes([len(signature) + 1]) + b"\0" + signature)
+
+
+@cache
+def _somebody() -> ec.EllipticCurvePrivateKey:
+    """A key to sign with where only what is signed matters."""
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 def run_out(der: bytes) -> str:

@@ -32,7 +32,7 @@ from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Header, Manifest, body_root, chunk_digest
 from silomix.runtime.core.protocol.release import Ready, Signatures, check_pads, check_ready
 from silomix.runtime.core.protocol.roundlog import Outcome, Record
-from silomix.runtime.core.protocol.rules import check_cohort, check_manifest, layout
+from silomix.runtime.core.protocol.rules import check_cohort, check_header, check_manifest, layout
 
 Tensors = dict[str, Array]
 
@@ -101,6 +101,8 @@ def _check_released(transcript: Transcript, record: Record, federation: Federati
     if len(transcript.pads) != len(manifest.chain):
         raise PeerFault(Reason.WRONG_PAD, f"{len(transcript.pads)} pads came of {len(manifest.chain)} hops")
     check_pads(ready, dict(zip(manifest.chain, transcript.pads, strict=True)))
+    for participant in transcript.cohort.participants:  # hop 1 has named them, and need not have looked at them
+        check_header(headers[participant.header], manifest, federation)
     _check_seeds(transcript, headers)
 
 

@@ -1769,10 +1769,12 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
     def _case(self, event: CaseIn) -> list[Effect]:
         """Look at evidence against a silo oneself, and let it sit out. One of a vector is known where that came in."""
         verdict = decide(event.case, self.federation)
-        round_, evidence = event.case.manifest.round, event.case.digest
+        round_ = event.case.manifest.round
         if verdict.culprit not in self.federation.silo_names or round_ < self.log.round - UNFIT_ROUNDS:
             return []
-        return [] if evidence in self.convicted else [Remember(Convicted(round_, verdict.culprit, evidence))]
+        if self.unfit.get(verdict.culprit, 0) >= round_ + UNFIT_ROUNDS - 1:  # a silo can sign as many lies as it likes
+            return []
+        return [Remember(Convicted(round_, verdict.culprit, event.case.digest))]
 
     def _reveal(self, event: RevealIn) -> list[Effect]:
         """Show the pad when all have signed: but first remember, for ever, for whom this model is released."""

@@ -406,9 +406,9 @@ def test_hop_1_writes_down_who_lied_about_a_mask_before_it_says_so() -> None:
     asked.hop.feed(HeaderIn(committed_header(again, "silo-2"), "silo-2"))
 
 
-def false_share(asked: Asked) -> Case:
+def false_share(asked: Asked, share: bytes = bytes(32), silo: str = "silo-1") -> Case:
     """Evidence that a silo showed a share that it had not committed to."""
-    return Case(Charge.SHARE, asked.m, asked.subject, toss=toss(asked.subject, bytes(32), identity("silo-1")))
+    return Case(Charge.SHARE, asked.m, asked.subject, toss=toss(asked.subject, share, identity(silo)))
 
 
 def test_a_silo_that_was_shown_to_have_lied_sits_out_and_nobody_else_does() -> None:
@@ -441,3 +441,15 @@ def test_a_case_is_written_down_once() -> None:
     asked = Asked("hop-1")
     asked.hop.feed(CaseIn(false_share(asked)))
     assert asked.hop.feed(CaseIn(false_share(asked))) == []
+
+
+def test_a_silo_that_sits_out_is_written_down_for_no_other_lie() -> None:
+    """With one of its own a silo can sign a million, and each would be a fact and a line in the log."""
+    asked = Asked("hop-1")
+    asked.hop.feed(CaseIn(false_share(asked)))
+    assert asked.hop.feed(CaseIn(false_share(asked, b"\1" * 32))) == []
+    assert len(asked.hop.core.convicted) == 1
+    asked.hop.restart()
+    assert asked.hop.feed(CaseIn(false_share(asked, b"\2" * 32))) == []
+    other = false_share(asked, silo="silo-2")
+    assert asked.hop.feed(CaseIn(other)) == [Remember(Convicted(1, "silo-2", other.digest))]

@@ -103,6 +103,17 @@ def agreed_anew(told: Story, ready: Ready) -> Story:
     return last(with_(told, ready=ready), agreed=ready.digest)
 
 
+def agreed_on(told: Story, **changes: Any) -> Story:
+    """A release with another header of silo-1, which every hop and the aggregator have agreed on."""
+    t = told.transcript
+    header = replace(t.headers[0], **changes)
+    cohort = replace(t.cohort, participants=swapped(t.cohort.participants, Participant("silo-1", header.digest)))
+    cohort = replace(cohort, signature=identity("hop-1").sign(cohort.digest))
+    signed = tuple(replace(one, cohort=cohort.digest).signed(identity(one.hop)) for one in t.ready.trails)
+    changed = with_(told, cohort=cohort, headers=swapped(t.headers, header))
+    return agreed_anew(changed, replace(t.ready, trails=signed))
+
+
 LIES: dict[str, tuple[Callable[[Story], Story], Reason]] = {
     "another manifest": (
         lambda s: with_(s, manifest=replace(s.transcript.manifest, minimum_cohort=4).signed(identity(AGGREGATOR))),
@@ -140,6 +151,11 @@ LIES: dict[str, tuple[Callable[[Story], Story], Reason]] = {
         Reason.BAD_SIGNATURE,
     ),
     "another header": (lambda s: with_(s, headers=other_header(s)), Reason.WRONG_SEQUENCE),
+    "a header without seeds, agreed on by all hops": (lambda s: agreed_on(s, seeds=()), Reason.WRONG_KEYS),
+    "a header that its silo did not sign, agreed on by all hops": (
+        lambda s: agreed_on(s, signature=bytes(64)),
+        Reason.BAD_SIGNATURE,
+    ),
     "a header is missing": (lambda s: with_(s, headers=s.transcript.headers[1:]), Reason.WRONG_SEQUENCE),
     "another trail": (lambda s: with_(s, ready=trails(s, sent=bytes(32))), Reason.WRONG_MANIFEST),
     "another pad in a trail": (lambda s: with_(s, ready=trails(s, pad=bytes(32))), Reason.WRONG_MANIFEST),
