@@ -9,7 +9,7 @@ trace, and an error in the use of the library. Here it is a line that broke, lik
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -73,7 +73,7 @@ class Line:
 
     async def listen(
         self, what: MethodDescriptor, request: Message, kind: type[M], limit: Longest, timeout_s: float | None = None
-    ) -> AsyncIterator[M]:
+    ) -> AsyncGenerator[M, None]:
         """Ask, and yield answer after answer."""
         stream = self._witness.stream()
         call: Any = self._to.unary_stream(_path(what), None, None)

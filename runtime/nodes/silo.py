@@ -3,8 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -105,21 +105,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.events.on_round = lambda _: wake.set()  # a hint that it is worth to dial at once
         async for attempt in backoff(wake=wake, worked=worked):
             self.redial(aggregator)
-            new_line = True
             try:
-                async for news in self._news(aggregator):
-                    if new_line:
-                        new_line = False
-                        worked.set()
-                        self._alone("tell", self._tell_again)
-                    if news.WhichOneof("news") != "finished":
-                        await self._take_in(news)
-                    elif self.core.log.over:
-                        await self._finish(news.finished.round)
-                        return
-                    else:
-                        await self._refuse("this silo goes on watching", self._too_early())
-                        worked.clear()  # pauses grow, as if nobody were there
+                if await self._watch(aggregator, worked):
+                    break
             except grpc.aio.AioRpcError as error:
                 fault = fault_of(error)
                 later = self.federation.epoch > 1  # not begun yet, or the aggregator was restored from before it
@@ -132,6 +120,27 @@ class SiloNode(Driver[core.Event, core.Effect]):
             except PeerFault as fault:
                 self.metrics.rejected(fault.reason)
                 self._say_refused(fault, attempt, "what the aggregator announced cannot be read, trying again")
+        if self.config.linger:
+            await self.stopping.wait()
+
+    async def _watch(self, aggregator: str, worked: asyncio.Event) -> bool:
+        """Take in what is announced until the line ends, and say whether the federation is done."""
+        new_line = True
+        async with aclosing(self._news(aggregator)) as line:
+            async for news in line:
+                if new_line:
+                    new_line = False
+                    worked.set()
+                    self._alone("tell", self._tell_again)
+                if news.WhichOneof("news") != "finished":
+                    await self._take_in(news)
+                elif self.core.log.over:
+                    await self._finish(news.finished.round)
+                    return True
+                else:
+                    await self._refuse("this silo goes on watching", self._too_early())
+                    worked.clear()  # pauses grow, as if nobody were there
+        return False
 
     async def _take_in(self, news: services_pb2.Announcement) -> None:
         """Take in what is announced. What takes long goes on aside, one of its kind at a time."""
@@ -168,8 +177,6 @@ class SiloNode(Driver[core.Event, core.Effect]):
                         break
                 await self.follower.told()
         self.log.info("the federation is done", round=last)
-        if self.config.linger:
-            await self.stopping.wait()
 
     def _too_early(self) -> PeerFault:
         """What is wrong with an end that no record tells of."""
@@ -196,7 +203,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             if (unsaid := self.unsaid(peer, what, fault.reason)) is not None:
                 self.log.fault(what, fault, peer=peer, **unsaid)
 
-    def _news(self, aggregator: str) -> AsyncIterator[services_pb2.Announcement]:
+    def _news(self, aggregator: str) -> AsyncGenerator[services_pb2.Announcement, None]:
         request = services_pb2.WatchRequest(federation_digest=self.federation.digest, records=self.core.log.round)
         kind, what = services_pb2.Announcement, method("AggregatorService", "Watch")
         return self.line(aggregator).listen(what, request, kind, self._longest)

@@ -144,7 +144,7 @@ async def test_whoever_stops_listening_hangs_up() -> None:
     to = Channel(GOOD.SerializeToString(), GOOD.SerializeToString(), b"\xff")
     answers = line(to).listen(WATCH, services_pb2.WatchRequest(), type(GOOD), 100, 7.0)
     assert await anext(answers) == GOOD
-    await answers.aclose()  # type: ignore[attr-defined]
+    await answers.aclose()
     assert to.answers.cancelled
     assert to.asked[0][2]["timeout"] == 7.0
 

@@ -1,7 +1,7 @@
 """One node of a federation without a network: a test makes its calls, and says what others answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -136,7 +136,7 @@ class Peers:
         story = self.stories[name]
         return story.pop(0) if len(story) > 1 else story[0]
 
-    async def listen(self, what: Any, request: Message, kind: Any, limit: Any) -> AsyncIterator[Any]:
+    async def listen(self, what: Any, request: Message, kind: Any, limit: Any) -> AsyncGenerator[Any, None]:
         """Yield what the story has, if it is no longer than its kind may be; an error in it ends the call."""
         for part in self._next(what.name, request):
             if isinstance(part, BaseException):

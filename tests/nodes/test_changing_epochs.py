@@ -29,6 +29,7 @@ from silomix.runtime.local import InProcess
 from silomix.runtime.nodes import aggregator
 from silomix.runtime.nodes.changes import renewal
 from silomix.runtime.nodes.lead import rollcall
+from silomix.runtime.nodes.silo import SiloNode
 
 LONG_S = 240.0
 """Bound on a whole test's rounds on a machine that is busy with others."""
@@ -148,7 +149,11 @@ async def test_a_lost_hop_is_taken_out_and_an_aggregator_two_epochs_behind_comes
         assert all(running.tasks[name] is task for name, task in tasks.items())  # nobody was started again
         assert not any(task.done() for task in tasks.values())
 
-        # Its disk is lost, and what there is of it is of epoch 1.
+        # Its disk is lost, and what there is of it is of epoch 1. Silos have used the newest sum, or it would wait.
+        running.aggregator.config.state.paused.touch()
+        await until(lambda: running.aggregator.pause.on, "no round is open", LONG_S)
+        silos = [node for node in running.nodes.values() if isinstance(node, SiloNode)]
+        await until(lambda: all(node.follower.at_head for node in silos), "all silos have the newest model", LONG_S)
         await running.stop("aggregator")
         before = records_of(running, "shuffler-1")
         rmtree(state)

@@ -284,6 +284,51 @@ def test_a_silo_that_could_not_give_what_is_wanted_tries_again(
     silo(tmp_path, go)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ended(grpc.StatusCode.FAILED_PRECONDITION, f"{Reason.WRONG_MODEL}: not wanted"),
+        PeerFault(Reason.MALFORMED, "no answer that can be read"),
+    ],
+    ids=["not wanted", "unreadable"],
+)
+def test_a_silo_that_was_answered_gives_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+
+    async def file_of(digest: bytes, *, state: bool) -> bytes:
+        return b"a model"
+
+    async def go(node: SiloNode) -> None:
+        node.follower.file_of = file_of  # type: ignore[method-assign]
+        peers = node.line = Peers(GiveModel=[answer])  # type: ignore[method-assign, assignment]
+        node._wanted = services_pb2.Wanted(model_digest=bytes(32))
+        await node._give_wanted()
+        assert len(peers.asked) == 1
+        assert node._wanted is None
+
+    silo(tmp_path, go)
+
+
+def test_what_is_wanted_while_a_silo_looks_for_something_else_is_looked_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    first, second = (services_pb2.Wanted(model_digest=bytes([i]) * 32) for i in (1, 2))
+    looked: list[bytes] = []
+
+    async def go(node: SiloNode) -> None:
+        async def file_of(digest: bytes, *, state: bool) -> None:
+            looked.append(digest)
+            node._wanted = second
+
+        node.follower.file_of = file_of  # type: ignore[method-assign]
+        node._wanted = first
+        await node._give_wanted()
+        assert looked == [first.model_digest, second.model_digest]
+
+    silo(tmp_path, go)
+
+
 # What an aggregator can have done at will
 
 

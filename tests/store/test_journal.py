@@ -199,6 +199,16 @@ def test_a_damaged_journal_says_so_and_what_to_do(tmp_path: Path, damage: Callab
     assert "enrol this node anew" in str(caught.value)
 
 
+def test_what_is_wrong_with_a_copy_is_said_of_its_original(tmp_path: Path) -> None:
+    """The copy is deleted before anybody could look at it."""
+    copy, original = tmp_path / "copy.sqlite", tmp_path / "journal.sqlite"
+    copy.write_bytes(b"no database" * 100)
+    with pytest.raises(JournalError, match="damaged") as caught:
+        Journal(copy, copied_from=original)
+    assert str(original) in str(caught.value)
+    assert str(copy) not in str(caught.value)
+
+
 @pytest.mark.parametrize("what", [b"the cohort", b"silo-17", b"released"], ids=["value", "key", "kind"])
 def test_a_flipped_bit_in_a_fact_is_found(tmp_path: Path, what: bytes) -> None:
     """SQLite sees nothing wrong with it: a hop would go on with another cohort than it wrote down, or with none."""
