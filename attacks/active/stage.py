@@ -13,7 +13,7 @@ from silomix.attacks.active.liars.aggregator import Delivered, LyingAggregator
 from silomix.attacks.active.liars.hop import LyingHop
 from silomix.attacks.active.liars.member import Member, Refused
 from silomix.attacks.active.measure import Closeness, Vector, flat
-from silomix.attacks.active.registry import Cast, Loot
+from silomix.attacks.active.registry import Cast, Loot, Rule
 from silomix.attacks.active.seized import Apart
 from silomix.attacks.active.task import TRAINED, Drill, fingerprint, trapped
 from silomix.attacks.active.witness import Refusal, Witness
@@ -62,8 +62,8 @@ class Stage:
     """One federation. Attacks take turns on it, each in rounds of its own."""
 
     def __init__(self, cast: Cast, witness: Witness, without: str = "") -> None:
-        """`without` is the rule that is switched off, for nodes in processes of their own."""
-        self.cast, self.witness = cast, witness
+        """`without` is the rule that is switched off here, for nodes in processes of their own, and what they keep."""
+        self.cast, self.witness, self._without = cast, witness, without
         TRAINED.clear()
         self.home = Path(tempfile.mkdtemp(prefix="silomix-drill-", dir=MEMORY if MEMORY.is_dir() else None))
         self.federation = create(
@@ -279,7 +279,8 @@ class Stage:
         what, nodes = f"the sum of round {manifest.round}", (*names, *manifest.chain)
         await self.until(lambda: self.came(manifest).whole, what, unless=nodes)
         done = [self.hop(hop) for hop in manifest.chain if hop in self.running.nodes]
-        await self.until(lambda: all(not hop.core.keys for hop in done), "the hops have forgotten the round")
+        if self._without != Rule.R6:  # there they forget nothing
+            await self.until(lambda: all(not hop.core.keys for hop in done), "the hops have forgotten the round")
         return manifest
 
     async def whole_round(self, *, silos: Iterable[str] | None = None, **changes: Any) -> Manifest:

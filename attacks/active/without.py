@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cryptography import x509
 from google.protobuf.message import DecodeError
 
 from silomix.attacks.active.liars.sealing import seal_carelessly
 from silomix.attacks.active.registry import Rule
+from silomix.runtime.config.owners import pins
 from silomix.runtime.core.digest import frame
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers import masks
@@ -58,8 +60,8 @@ def _any_record(self: shuffler.Shuffler, event: shuffler.RecordIn) -> list[shuff
     return [*stored, *self._countersign(record)]
 
 
-# R3: a hop forgets what it has released, and does not read it in the log either; it covers a sum with what lies where
-# its pad was.
+# R3: a hop forgets what it has released, and neither reads it in the log nor misses it there; it covers a sum with what
+# lies where its pad was.
 
 
 def _forgetful(self: shuffler.Shuffler, fact: shuffler.Fact) -> None:
@@ -204,6 +206,10 @@ def _or_nothing(kind: Any, raw: bytes, _: str) -> Any:
 _READ_CHUNK = vars(streams)["read_chunk"]
 
 
+def _read_in_good_faith(der: bytes, _: str) -> str:
+    return "" if x509.load_der_x509_certificate(der).extensions else "has none"
+
+
 def _patches() -> dict[Rule, list[Patch]]:
     signatures = [(module, "verify", _nothing) for module in (rules, shuffler, silo, shuffler_node, release, roundlog)]
     return {
@@ -217,6 +223,7 @@ def _patches() -> dict[Rule, list[Patch]]:
         ],
         Rule.R3: [
             (shuffler.Shuffler, "recall", _forgetful),
+            (shuffler.Shuffler, "_check_own", _nothing),
             (roundlog.RoundLog, "released", lambda *_: ()),
             (Secret, "copy", lambda self: self),
             (passage.Passage, "close", _nothing),
@@ -259,6 +266,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (lines, "parse", _or_nothing),
             (silo_node.SiloNode, "_longest", lambda _, raw: len(raw)),
             (rules, "pin_problem", lambda *_: ""),
+            (pins, "form_problem", _read_in_good_faith),
             (shuffler, "MOST_ATTEMPTS", 1 << 32),
             (follow, "MODEL_SLACK_BYTES", 1 << 32),
             (roundlog, "_check_culprit", _nothing),
