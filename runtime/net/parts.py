@@ -26,6 +26,8 @@ FREE = 1024
 """So many are never too many."""
 MOST_TENSORS = 1 << 16
 """Of a schema, whose rows are shorter than all others: many times as many as have room with the names they have."""
+MORE_FIELDS = 16
+"""That a later version may add to a message."""
 _LENGTHS = {1: 8, 5: 4}
 """Bytes of a field whose length is fixed, by the wire's number for its kind."""
 _TENSOR = schema_pb2.Tensor.DESCRIPTOR.full_name
@@ -40,7 +42,7 @@ class _Shape:
     many: frozenset[int]
     """The fields that may be there many times."""
     once: int
-    """How many others there may be, a few that a later version may add among them."""
+    """How many others there may be."""
     tensor: bool
 
 
@@ -48,7 +50,7 @@ class _Shape:
 def _shape(kind: Any) -> _Shape:
     inner = {field.number: _shape(field.message_type) for field in kind.fields if field.message_type is not None}
     many = frozenset(field.number for field in kind.fields if field.is_repeated)
-    return _Shape(inner, many, len(kind.fields) + 16, kind.full_name == _TENSOR)
+    return _Shape(inner, many, len(kind.fields) + MORE_FIELDS, kind.full_name == _TENSOR)
 
 
 def check_parts(kind: type[Message], raw: bytes, peer: str) -> None:

@@ -9,7 +9,7 @@ from tests.core.protocol.federations import federation, manifest
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.calls import parse
 from silomix.runtime.net.framing import one_field
-from silomix.runtime.net.parts import FREE, LEAST_PART_BYTES, MOST_TENSORS, UNCOUNTED_BYTES, check_parts
+from silomix.runtime.net.parts import FREE, LEAST_PART_BYTES, MORE_FIELDS, MOST_TENSORS, UNCOUNTED_BYTES, check_parts
 from silomix.runtime.net.wire import write_manifest
 from silomix.v1 import history_pb2, manifest_pb2, member_pb2, schema_pb2, services_pb2
 
@@ -88,6 +88,27 @@ def test_what_is_there_once_is_not_there_again_and_again() -> None:
     """Protobuf puts the copies together, so that they are no more than one in the end; to read them takes time."""
     for path in (("greeting",), ("greeting", "protocol"), ("greeting", "epochs", "file")):
         assert refused(member_pb2.MeetRequest, flood(member_pb2.MeetRequest, path, LONG)) is Reason.MALFORMED
+
+
+def test_there_may_be_a_few_more_fields_than_there_are() -> None:
+    """A later version may add some; protobuf takes them, and the last of several."""
+    kind = services_pb2.StoreRequest
+    life = one_field(kind.DESCRIPTOR.fields_by_name["life"].number, bytes(UNCOUNTED_BYTES))
+    most = len(kind.DESCRIPTOR.fields) + MORE_FIELDS
+    check_parts(kind, life * most, "aggregator")
+    assert refused(kind, life * (most + 1)) is Reason.MALFORMED
+
+
+def test_what_is_longer_than_the_message_that_it_is_in_is_refused() -> None:
+    """It has room in what was sent, so that nothing else would stop the walk."""
+    kind, _ = PLACES["attempts in a record"]
+    records, attempts = (
+        kind.DESCRIPTOR.fields_by_name["records"],
+        history_pb2.Record.DESCRIPTOR.fields_by_name["attempts"],
+    )
+    too_long = bytes([attempts.number << 3 | 2, 40])
+    life = one_field(kind.DESCRIPTOR.fields_by_name["life"].number, bytes(LONG))
+    assert refused(kind, one_field(records.number, too_long) + life) is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("end", [b"\x0a\x05", b"\x0a\xff", b"\x0a" + b"\xff" * 11, b"\x0b\x0c", b"\x0f"], ids=bytes.hex)

@@ -1134,7 +1134,7 @@ class Shuffler(Machine[State, Event, Effect, Fact]):
         effects = self._close_before(*asked)
         made = self.keys.get(asked)
         if made is None and self.federation.plan.level is not Level.TRUSTED:
-            if asked == newest and self.attempt is not None:  # deleted, since its sum has come through
+            if asked == newest:  # deleted, since its sum has come through
                 raise PeerFault(Reason.WRONG_ATTEMPT, f"attempt {event.attempt} is over", found=event.attempt)
             made = {silo: Secret.draw(self._rng) for silo in event.silos}
             # Those that were never opened go: nobody makes a hop pile up keys.
