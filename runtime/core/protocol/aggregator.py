@@ -1063,7 +1063,9 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         silos = {told.bond.silos for told in own} - {self.bound}
         if silos:  # it has released this model in an earlier life of this aggregator, unheard by it
             self._elsewhere = {**self._elsewhere, hop: self.model}
-        return []
+        last = self.log.last
+        behind = last is not None and self.counts and shown.total <= last.round
+        return [AskStore(last, (hop,))] if last is not None and behind else []
 
     def _start(self, event: Start) -> list[Effect]:
         known = self.log.last
@@ -1094,6 +1096,8 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         told: list[Effect] = []
         if known.federation != self.federation.digest:  # hops that are new, or do not know that it counts, get it now
             told = [AskStore(known, self.federation.chain)]
+        elif behind := tuple(hop for hop, shown in self.heard.items() if shown.total <= known.round):
+            told = [AskStore(known, behind)]  # they were away when it was stored, and can open nothing without it
         if self._resume_after:  # a hop knows of later attempts than this journal: what they left is theirs to say
             self.attempt, self._resume_after = max(self.attempt, self._resume_after), 0
             return [*told, *self._begin(event.now)]

@@ -185,7 +185,8 @@ class Node:
         life = changes.get("life", self.core.life)
         known: dict[str, Any] = {"attempt": 0, "last_released": 0, "told": (), "life": life}
         known["signature"] = lived(life, self.f)
-        return Shown(total=start + len(records), start=start, records=tuple(records), **{**known, **changes})
+        known["total"] = max(start + len(records), self.core.log.round)
+        return Shown(start=start, records=tuple(records), **{**known, **changes})
 
     def countersigned(self, hop: str, now: float = 0.0) -> CountersignedIn:
         record = self.core.log.last

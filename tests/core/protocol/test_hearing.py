@@ -30,6 +30,7 @@ from silomix.runtime.core.protocol.aggregator import (
     Aggregator,
     AskHeads,
     AskKeys,
+    AskStore,
     Awake,
     HeadIn,
     HopBack,
@@ -189,8 +190,37 @@ def test_attempts_that_a_hop_knows_of_an_earlier_round_use_up_none_of_this_one()
     log = past(node.f, 1)
     awake(node)
     node.feed(HeadIn("hop-1", node.shown(log.records), 0.0))
-    node.feed(HeadIn("hop-2", node.shown(log.records[:1], attempt=100), 0.0))
-    assert node.feed(Start(MODEL, STATE, SCHEMA, 0.0)) == [AskKeys(2, 1, node.f.chain, node.f.silo_names, log.head)]
+    node.feed(HeadIn("hop-2", node.shown(log.records[:1], attempt=100, total=1), 0.0))
+    effects = node.feed(Start(MODEL, STATE, SCHEMA, 0.0))
+    assert effects[-1] == AskKeys(2, 1, node.f.chain, node.f.silo_names, log.head)
+
+
+def test_a_hop_that_lacks_the_newest_record_gets_it_from_a_process_that_begins() -> None:
+    """It was away when the record was stored, and so was lost for good: without it, it opens nothing, and where another
+    hop cannot come back, no chain was ever formed again."""
+    node = Node()
+    log = past(node.f, 1)
+    awake(node)
+    node.feed(HeadIn("hop-1", node.shown(log.records), 0.0))
+    node.feed(HeadIn("hop-2", node.shown(log.records[:1], total=1), 0.0))
+    asked = node.feed(Start(MODEL, STATE, SCHEMA, 0.0))[0]
+    assert asked == AskStore(node.core.log.records[1], ("hop-2",))
+
+
+@pytest.mark.parametrize("total", [1, 2])
+def test_a_hop_that_is_heard_late_gets_the_newest_record_if_it_lacks_it(total: int) -> None:
+    node = Node(FOUR)
+    node.start()
+    node.run_round()
+    node.restart()
+    awake(node)
+    for hop in FOUR.chain[:3]:
+        node.feed(HeadIn(hop, node.shown(), 0.0))
+    node.feed(Tick(HEAR_S + 1))
+    node.feed(Start(*node.newest, SCHEMA, HEAR_S + 1, node.kept))
+    newest = node.core.log.records[1]
+    effects = node.feed(HeadIn("hop-4", node.shown(total=total), HEAR_S + 2))
+    assert effects == ([AskStore(newest, ("hop-4",))] if total == 1 else [])
 
 
 def test_only_what_may_be_missing_is_asked_for() -> None:
