@@ -165,4 +165,6 @@ def test_a_schema_may_have_many_short_rows_and_has_an_end() -> None:
 def test_a_few_parts_are_never_too_many() -> None:
     kind, path = PLACES["records to store"]
     life = one_field(kind.DESCRIPTOR.fields_by_name["life"].number, bytes(UNCOUNTED_BYTES))
-    check_parts(kind, life + flood(kind, path, 2 * FREE), "aggregator")
+    free = FREE + UNCOUNTED_BYTES // LEAST_PART_BYTES
+    check_parts(kind, life + flood(kind, path, 2 * free), "aggregator")
+    assert refused(kind, life + flood(kind, path, 2 * free + FREE)) is Reason.WRONG_LENGTH
