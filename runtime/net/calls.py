@@ -199,13 +199,16 @@ class Call:
         check_length(message, limit, self.peer)
         return message
 
-    async def request(self, kind: type[M], limit: int) -> M:
-        """Return the one request of a call."""
+    async def request(self, kind: type[M], limit: int, pace: Pace | None = None) -> M:
+        """Return the one request of a call. By a pace each mebibyte of it takes a turn, before it is looked at."""
         raw = await self.next(kind.DESCRIPTOR.full_name, limit, FIRST_S + limit / SLOWEST_BYTES_S)
         if raw is None:
             if self._context.cancelled():  # whoever hangs up before the request is here wants no answer
                 raise asyncio.CancelledError
             raise PeerFault(Reason.MALFORMED, f"{self.peer} called and asked nothing", peer=self.peer)
+        if pace is not None:
+            for _ in range(len(raw) >> 20):
+                await pace.turn(self.peer)
         return parse(kind, raw, self.peer)
 
     async def answer(self, message: Message) -> None:

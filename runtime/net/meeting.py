@@ -43,7 +43,8 @@ MOST_MEMBERS = MAX_SILOS + MAX_SHUFFLERS + 1
 """Of any federation: what is known of one in another epoch."""
 GREETINGS_AT_ONCE, GREETINGS_A_SECOND = 20, 2.0
 """Greetings of a member that are answered at once, and then in each second: it greets twice a minute, or a little more
-often. To take one apart, before anybody knows what is in it, takes a hundred times as long as another call."""
+often. To take one apart, before anybody knows what is in it, takes a hundred times as long as another call. In a large
+federation one may be many mebibytes long, each of which takes a turn of its own."""
 _WORD = 64
 
 
@@ -216,8 +217,10 @@ def answering(
 ) -> dict[str, dict[str, Method]]:
     """Make the service that answers greetings."""
 
+    pace = Pace(time.monotonic, GREETINGS_AT_ONCE, GREETINGS_A_SECOND)
+
     async def meet(call: Call) -> None:
-        request = await call.request(member_pb2.MeetRequest, limits.greeting)
+        request = await call.request(member_pb2.MeetRequest, limits.greeting, pace)
         if not request.HasField("greeting"):
             raise PeerFault(Reason.MALFORMED, f"{call.peer} called and did not greet", peer=call.peer)
         said = read_greeting(request.greeting, federation)
@@ -225,7 +228,6 @@ def answering(
         answer = greeting(federation, knows.pins, knows.offers(said.federation), knows.ready, knows.lives)
         await call.answer(member_pb2.MeetResponse(greeting=answer))
 
-    pace = Pace(time.monotonic, GREETINGS_AT_ONCE, GREETINGS_A_SECOND)
     return {SERVICE.full_name: {"Meet": Method(anybody, meet, Room(QUESTIONS_EACH), seen=False, pace=pace)}}
 
 

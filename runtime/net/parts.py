@@ -20,14 +20,16 @@ UNCOUNTED_BYTES = 32 << 10
 """A message that is no longer takes no more than a few mebibytes, whatever it is made of."""
 LEAST_PART_BYTES = 32
 """What a message in a message has on average, at the least: nearly all have a digest, a key or a signature."""
+LEAST_SINGLE_BYTES = 16
+"""The same of what a message has once: a number of two bytes has a digest beside it."""
 LEAST_FIELD_BYTES = 4
 """The same of whatever else may be there many times, such as names."""
 FREE = 1024
 """So many are never too many."""
 MOST_TENSORS = 1 << 16
 """Of a schema, whose rows are shorter than all others: many times as many as have room with the names they have."""
-MORE_FIELDS = 16
-"""That a later version may add to a message."""
+MOST_HEAD_BYTES = 5
+"""Of a tag or a length: protobuf takes none that is longer."""
 _LENGTHS = {1: 8, 5: 4}
 """Bytes of a field whose length is fixed, by the wire's number for its kind."""
 _TENSOR = schema_pb2.Tensor.DESCRIPTOR.full_name
@@ -41,8 +43,6 @@ class _Shape:
     """The messages in it, by the numbers of their fields."""
     many: frozenset[int]
     """The fields that may be there many times."""
-    once: int
-    """How many others there may be."""
     tensor: bool
 
 
@@ -50,7 +50,7 @@ class _Shape:
 def _shape(kind: Any) -> _Shape:
     inner = {field.number: _shape(field.message_type) for field in kind.fields if field.message_type is not None}
     many = frozenset(field.number for field in kind.fields if field.is_repeated)
-    return _Shape(inner, many, len(kind.fields) + MORE_FIELDS, kind.full_name == _TENSOR)
+    return _Shape(inner, many, kind.full_name == _TENSOR)
 
 
 def check_parts(kind: type[Message], raw: bytes, peer: str) -> None:
@@ -73,24 +73,31 @@ def check_parts(kind: type[Message], raw: bytes, peer: str) -> None:
 def _too_many(shape: _Shape, raw: bytes) -> bool:
     """Walk through a message, and through those in it that have some in turn, to the first that is one too many.
 
-    This is in Python, so each step counts: numbers of one byte are read right here.
+    This is in Python, and takes longer than to parse what is taken: so each step counts, and numbers of one byte are
+    read right here. A tag or a length of several bytes counts as what is there once: before it, or behind it, there is
+    something long in an honest message.
     """
-    parts, fields, tensors = FREE + len(raw) // LEAST_PART_BYTES, FREE + len(raw) // LEAST_FIELD_BYTES, MOST_TENSORS
+    parts, singles, fields = (
+        FREE + len(raw) // least for least in (LEAST_PART_BYTES, LEAST_SINGLE_BYTES, LEAST_FIELD_BYTES)
+    )
+    tensors = MOST_TENSORS
     todo = [(shape, 0, len(raw))]
     while todo:
         shape, at, end = todo.pop()
-        inside, many, once = shape.inner, shape.many, shape.once
+        inside, many = shape.inner, shape.many
         while at < end:
             tag = raw[at]
             at += 1
             if tag > 0x7F:
-                tag, at = read_varint(raw, at - 1)
+                tag, at = _head(raw, at - 1)
+                singles -= 1
             number, kind = tag >> 3, tag & 7
             if kind == 2:
                 size = raw[at]
                 at += 1
                 if size > 0x7F:
-                    size, at = read_varint(raw, at - 1)
+                    size, at = _head(raw, at - 1)
+                    singles -= 1
                 if (inner := inside.get(number)) is not None:
                     if inner.tensor:
                         tensors -= 1
@@ -108,11 +115,17 @@ def _too_many(shape: _Shape, raw: bytes) -> bool:
             if number in many:
                 fields -= 1
             else:
-                once -= 1
-            if once < 0:
-                raise IndexError
-            if parts < 0 or fields < 0 or tensors < 0:
+                singles -= 1
+            if parts < 0 or singles < 0 or fields < 0 or tensors < 0:
                 return True
         if at > end:
             raise IndexError
     return False
+
+
+def _head(raw: bytes, at: int) -> tuple[int, int]:
+    """Read a tag or a length of several bytes."""
+    value, end = read_varint(raw, at)
+    if end - at > MOST_HEAD_BYTES:
+        raise IndexError
+    return value, end

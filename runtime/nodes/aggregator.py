@@ -123,7 +123,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         self.called: tuple[bytes, ...] = ()
         """What silos were told of the open attempt's tamper check, step by step."""
         self.announced: bytes | None = None
-        """The newest announcement as all watchers get it, and whether it is the last."""
+        """The newest announcement as all watchers get it."""
         self._opened_at = 0.0
         self.present: dict[str, int] = {}
         self.history: list[services_pb2.RoundStatus] = [

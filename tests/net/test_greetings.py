@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Life
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.owners import Pin
 from silomix.runtime.net import meeting
-from silomix.runtime.net.calls import Call
+from silomix.runtime.net.calls import Call, Pace
 from silomix.runtime.net.limits import MOST_EPOCHS, Limits
 from silomix.runtime.net.meeting import OnlyPins, answering, greeting, read_epoch, read_greeting, write_epoch
 from silomix.runtime.observe.log import Log, redirected
@@ -194,6 +195,26 @@ async def test_whoever_calls_and_does_not_greet_is_refused_by_name() -> None:
     with pytest.raises(PeerFault, match="did not greet") as caught:
         await method["Meet"].answer(Call(context, Host(), "silo-1", "Meet"))
     assert (caught.value.reason, caught.value.details["peer"], heard) == (Reason.MALFORMED, "silo-1", [])
+
+
+@pytest.mark.parametrize(("mebibytes", "turns"), [(0, 0), (3, 3)])
+async def test_each_mebibyte_of_a_greeting_takes_a_turn_before_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, mebibytes: int, turns: int
+) -> None:
+    """In a federation of a thousand silos one may have twelve: two of those a second would leave no time for others."""
+    taken: list[str] = []
+
+    class Turns(Pace):
+        async def turn(self, peer: str) -> None:
+            taken.append(peer)
+
+    monkeypatch.setattr(meeting, "Pace", Turns)
+    limits: Any = SimpleNamespace(greeting=4 << 20)
+    (service,) = answering(F, limits, OnlyPins(()), lambda *_: None).values()
+    context: Any = Context([b"\xff" * (mebibytes << 20 or 1)])
+    with pytest.raises(PeerFault, match="MeetRequest"):
+        await service["Meet"].answer(Call(context, Host(), "silo-1", "Meet"))
+    assert taken == ["silo-1"] * turns
 
 
 def test_greetings_have_a_pace_of_their_own() -> None:

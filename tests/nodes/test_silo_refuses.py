@@ -149,6 +149,56 @@ def test_a_silo_does_not_end_on_the_aggregators_word_before_its_own_log_says_so(
     assert said(caplog, what) == 1
 
 
+@pytest.mark.parametrize(("liar", "tries"), [("", 3), ("it lied", 1)], ids=["honest", "a liar"])
+def test_a_silo_that_cannot_have_the_last_model_yet_asks_again_unless_the_aggregator_lied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: str, tries: int
+) -> None:
+    """Whoever comes late adopts it on the word of a majority, which may have to compute it first."""
+    asked: list[int] = []
+
+    async def at_once() -> Any:
+        for number in range(20):
+            yield number
+
+    async def go(node: SiloNode) -> None:
+        await joined(node)
+        follow, node.follower.liar = node.follower.follow, liar
+
+        async def too_early(wanted: bytes = b"") -> Any:
+            asked.append(len(asked))
+            if len(asked) < 3:
+                raise PeerFault(Reason.WRONG_STEP, "a majority is needed")
+            return await follow(wanted)
+
+        node.follower.follow = too_early  # type: ignore[method-assign]
+        await node._finish(1)
+        assert node.follower.at_head == (not liar)
+
+    monkeypatch.setattr(module, "backoff", at_once)
+    silo(tmp_path, go)
+    assert len(asked) == tries
+
+
+def test_a_silo_stays_until_its_word_on_the_last_model_is_heard(tmp_path: Path) -> None:
+    async def go(node: SiloNode) -> None:
+        await joined(node)
+        await node.follower.follow()
+        heard = asyncio.Event()
+
+        async def confirm() -> None:
+            await heard.wait()
+
+        node.follower._telling = asyncio.create_task(confirm())
+        leaving = asyncio.create_task(node._finish(1))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not leaving.done()
+        heard.set()
+        await leaving
+
+    silo(tmp_path, go)
+
+
 def test_a_silo_comes_back_ever_less_often_to_an_aggregator_that_says_no_more_than_that_all_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ AMPLIFIED = 16
 """So can one that takes more than so many times the length of a frame for it."""
 CALLS = 12
 HELD = 4
-"""Calls of one kind that one member may have open at a node, whichever the kind."""
+"""Calls of one kind that one member may have open at a node, unless they are short questions."""
 SILENT_S = 1.0
 LEAVING_S = 10.0
 INVENTED = 1_000_000

@@ -75,7 +75,7 @@ def _drill(args: argparse.Namespace) -> int:
         console(stderr=True).print(f"{problem}; what is about traps is left out", highlight=False, soft_wrap=True)
         chosen = tuple(one for one in chosen if not one.traps)
     if args.without_check:  # those that the equations find; the others are refused before
-        if args.only and (other := [one.name for one in chosen if not one.without]):
+        if not args.all and (other := [one.name for one in chosen if not one.without]):
             raise UserError(f"--without-check: leave out {', '.join(other)}: it is not the equations that find that")
         chosen = tuple(one for one in chosen if one.without)
     quiet = args.json or not sys.stderr.isatty()

@@ -1,9 +1,12 @@
 """`silomix drill` at the command line."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
+from silomix.attacks.tamper import drill as tamper
+from silomix.attacks.tamper.registry import Misbehaviour
 from silomix.runtime.cli import main
 
 
@@ -22,3 +25,19 @@ def test_nothing_is_run_in_vain(capsys: pytest.CaptureFixture[str]) -> None:
     """No run at all would look like one in which nothing was missed."""
     assert main(["drill", "--only", "silo-seals-another-seed", "--without-check"]) == 2
     assert "leave out silo-seals-another-seed" in capsys.readouterr().err
+
+
+def test_with_all_of_them_those_that_the_equations_do_not_find_are_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def drill(chosen: Sequence[Misbehaviour], *_: object) -> list[tamper.Result]:
+        ran.extend(one.name for one in chosen)
+        return []
+
+    monkeypatch.setattr(tamper, "drill", drill)
+    assert main(["drill", "--all", "--only", "silo-seals-another-seed", "--without-check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 0
+    assert "flips-a-residue-2" in ran
+    assert "silo-seals-another-seed" not in ran
