@@ -7,7 +7,7 @@ import pytest
 
 from silomix.attacks.active import drill
 from silomix.attacks.active.acts.casts import AGGREGATOR, LAST_HOP, WITH_FIRST
-from silomix.attacks.active.acts.roles import BETWEEN_HOPS
+from silomix.attacks.active.acts.cost.roles import BETWEEN_HOPS
 from silomix.attacks.active.measure import READ
 from silomix.attacks.active.registry import Outcome, Result, Rule, all_attacks, find
 from silomix.attacks.active.report import refusers, section, summary

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from silomix.attacks.active.acts.casts import AGGREGATOR, SILO, WITH_SILO
-from silomix.attacks.active.acts.floods import CALLS, HELD, SILENT_S
+from silomix.attacks.active.acts.cost.floods import CALLS, HELD, SILENT_S
 from silomix.attacks.active.liars.member import path
 from silomix.attacks.active.liars.wire import Wire, message
 from silomix.attacks.active.registry import Loot, Outcome, Rule, attack
