@@ -131,8 +131,28 @@ def initial_model(policy: Policy) -> bytes:
 
 
 def make_node(config: NodeConfig) -> Node:
-    """Make the node that a configuration describes; `await node.run()` runs it to its end."""
+    """Make the node that a configuration describes; `run_alone` runs it to its end."""
     return NODES[config.role](config)
+
+
+async def run_alone(node: Node, renewed: Callable[[Node], object] = lambda _: None) -> Node:
+    """Run the one node of this process to its end, which SIGTERM and SIGINT bring about, and return it.
+
+    It is another then if another epoch has begun; `renewed` hears of each that goes on.
+    """
+    now = node
+
+    def stop() -> None:
+        now.stopping.set()
+
+    def goes_on(later: Node) -> None:
+        nonlocal now
+        now = later
+        renewed(later)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    return await live(node, goes_on)
 
 
 async def fetch_status(config: NodeConfig, timeout_s: float = 5.0) -> services_pb2.GetStatusResponse:

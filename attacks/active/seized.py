@@ -13,7 +13,7 @@ from pathlib import Path
 
 from silomix.attacks.active.registry import Rule
 from silomix.runtime.config.load import load_node
-from silomix.runtime.local import LocalFederation, make_node
+from silomix.runtime.local import LocalFederation, make_node, run_alone
 
 READY_S = 60.0
 MOST_BYTES = 1 << 30
@@ -88,7 +88,7 @@ def in_files(home: Path, wanted: Mapping[str, bytes]) -> dict[str, int]:
 
 
 async def _serve(home: Path) -> None:
-    await make_node(load_node(home)).run()
+    await run_alone(make_node(load_node(home)))
 
 
 def main() -> None:

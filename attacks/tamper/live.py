@@ -13,7 +13,7 @@ import numpy as np
 
 from silomix.runtime.config.load import load_node
 from silomix.runtime.core.protocol import shuffler as core
-from silomix.runtime.local import LocalFederation, end_with_parent
+from silomix.runtime.local import LocalFederation, end_with_parent, run_alone
 from silomix.runtime.nodes.passage import SumPassage
 from silomix.runtime.nodes.shuffler import ShufflerNode
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 async def _run(directory: Path) -> None:
-    await TamperingShuffler(load_node(directory)).run()
+    await run_alone(TamperingShuffler(load_node(directory)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import os
-import signal
 import threading
 import time
 from collections import deque
@@ -130,11 +129,7 @@ class Node:
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Run the node to its end: on its own, on SIGTERM or SIGINT, or with the first error."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(NotImplementedError, RuntimeError):  # not in a thread, where tests run nodes
-                loop.add_signal_handler(number, self.stopping.set)
+        """Run the node to its end: on its own, when it is told to stop, or with the first error."""
         close_metrics = None
         if self.config.metrics_port:
             close_metrics = self.metrics.serve(self.config.metrics_port, self.config.metrics_host, self.pulse.answer)

@@ -6,6 +6,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +22,18 @@ ENV = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / ".src")]
 ORDERLY = {0, -signal.SIGTERM}
 """Nothing else: the latter is a process that had not come as far as to hear of signals."""
 TROUBLE = re.compile(r"Traceback|exception was never retrieved|was destroyed but it is pending|Fatal|core dumped")
+
+INSIDE = """
+import asyncio, sys
+from silomix.runtime.local import InProcess, interrupt_on_sigterm
+
+async def main():
+    async with InProcess(sys.argv[1]) as running:
+        await running.finished()
+
+interrupt_on_sigterm()
+asyncio.run(main())
+"""
 
 
 async def in_a_round(running: LocalFederation) -> None:
@@ -68,3 +82,23 @@ def test_a_node_that_is_told_to_stop_at_any_moment_says_nothing_untoward(tmp_pat
     applied = [round_ for round_, _, value in journal.facts("applied") if json.loads(value)["cohort"]]
     journal.close()
     assert applied == sorted(set(applied))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_with_a_whole_federation_in_it_ends_when_it_is_told_to(tmp_path: Path, number: int) -> None:
+    """Signals are the program's, and no node's: one of the nodes took them for itself, and all others went on."""
+    make(tmp_path / "f", 3, 2, rounds=100_000)
+    with subprocess.Popen(
+        [sys.executable, "-c", INSIDE, str(tmp_path / "f")], env=os.environ | ENV, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "announced" in line:
+                process.send_signal(number)
+                break
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT, said[-2000:]
+    assert "KeyboardInterrupt" in said

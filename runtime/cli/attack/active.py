@@ -68,6 +68,7 @@ def _active(args: argparse.Namespace) -> int:
     from silomix.attacks.active.drill import run
     from silomix.attacks.active.registry import all_attacks, find
     from silomix.attacks.active.report import summary
+    from silomix.runtime.local import interrupt_on_sigterm
 
     without = _rule(args.without)
     if args.list:
@@ -78,6 +79,7 @@ def _active(args: argparse.Namespace) -> int:
         chosen = tuple(one for one in all_attacks() if args.all or one.rule == without)
     else:
         raise UserError("which attacks? --all runs every one, --list names them, --only NAME runs one")
+    interrupt_on_sigterm()
     with Progress(*_COLUMNS, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("making federations", total=len(chosen))
 

@@ -254,15 +254,14 @@ def check_end(node: "AggregatorNode", where: Path) -> None:
 
 async def _run(config: "NodeConfig") -> "Node":
     """Run a node to its end, and return it as it is then: another than at first, if another epoch has begun."""
-    from silomix.runtime.local import make_node
-    from silomix.runtime.nodes.changes.epochs import live
+    from silomix.runtime.local import make_node, run_alone
     from silomix.runtime.observe.stderr import Stderr
 
     try:
         with Stderr() as stderr:
             first_node = make_node(config)
             stderr.told = first_node.handshake_failed
-            return await live(first_node, lambda renewed: setattr(stderr, "told", renewed.handshake_failed))
+            return await run_alone(first_node, lambda renewed: setattr(stderr, "told", renewed.handshake_failed))
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):

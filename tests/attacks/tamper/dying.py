@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from silomix.runtime.config.load import load_node
-from silomix.runtime.local import LocalFederation, end_with_parent, make_node
+from silomix.runtime.local import LocalFederation, end_with_parent, make_node, run_alone
 from silomix.runtime.nodes.node import Node
 
 
@@ -61,7 +61,7 @@ def mortal(node: Node, round_: int, effect: str, mark: Path) -> None:
 async def _run(home: str, round_: str, effect: str, mark: str) -> None:
     node = make_node(load_node(Path(home)))
     mortal(node, int(round_), effect, Path(mark))
-    await node.run()
+    await run_alone(node)
 
 
 if __name__ == "__main__":
