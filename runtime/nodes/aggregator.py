@@ -808,6 +808,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async with self._news:  # before it has heard the hops it does not know what it has
             while not self._knows and not self._leaving:
                 await self._news.wait()
+        if not self._knows:
+            return  # it leaves, and to say that it has no records would be false
         if have > self._published:
             raise PeerFault(
                 Reason.WRONG_HEAD,
