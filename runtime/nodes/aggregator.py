@@ -762,7 +762,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """What is wrong with a hop, and what it means if it does not answer."""
         if hop in self.missing_hops:
             return f"{self.missing_hops[hop]}; {meaning(self.federation.chain_rule, len(self.missing_hops))}"
-        if self.clock() - self.doubled.get(hop, -inf) < DOUBLED_S:
+        if self.steady() - self.doubled.get(hop, -inf) < DOUBLED_S:
             return DOUBLE
         return self.core.trouble.get(hop, "")
 

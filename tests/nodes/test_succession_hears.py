@@ -86,6 +86,8 @@ class Bare:
     def clock(self) -> float:
         return self.time
 
+    steady = clock
+
     unsaid = Node.unsaid
 
     async def work(self, run: Callable[..., Any], *arguments: object) -> Any:

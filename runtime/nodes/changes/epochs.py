@@ -151,10 +151,10 @@ class Succession:
                 while len(self._seen) > SEEN:
                     del self._seen[next(iter(self._seen))]
                 async with self._reading:
-                    began = self._node.clock()
+                    began = self._node.steady()
                     if not await self._offered(peer, wire):
                         self._seen.pop(key, None)
-                    took += self._node.clock() - began
+                    took += self._node.steady() - began
         await asyncio.sleep(max(OFFERS_S, OFFERS_TIMES * took))
         self._offering.discard(peer)
 
