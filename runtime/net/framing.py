@@ -49,14 +49,14 @@ def chunk_frame(field: int, index: int, first: int, planes: Sequence[bytes | mem
     """Write a frame with a chunk. `field` is where the frame has it: BODY, RELAY or SUM."""
     parts: list[bytes | memoryview] = [_number(_INDEX, index) + _number(_FIRST, first)]
     for plane in planes:
-        parts += [_PLANE + _varint(len(plane)), plane]
+        parts += [_PLANE + varint(len(plane)), plane]
     size = sum(len(part) for part in parts)
-    return b"".join([bytes([field << 3 | 2]) + _varint(size), *parts])
+    return b"".join([bytes([field << 3 | 2]) + varint(size), *parts])
 
 
 def one_field(field: int, content: bytes) -> bytes:
     """Write a frame whose one field is bytes already."""
-    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+    return bytes([field << 3 | 2]) + varint(len(content)) + content
 
 
 def only_field(raw: bytes) -> int:
@@ -105,10 +105,11 @@ def read_chunk(field: int, raw: bytes, most: int) -> ChunkFrame | None:
 
 
 def _number(tag: bytes, value: int) -> bytes:
-    return tag + _varint(value) if value else b""  # zero is what an absent number is
+    return tag + varint(value) if value else b""  # zero is what an absent number is
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Write a number as protobuf does."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -3,7 +3,7 @@
 A message in a message may be empty: it is two bytes long then, and takes a hundred times that in memory. The longest
 that peers may send, all of such parts, cost seconds of the event loop and gigabytes in a large federation. So a long
 message is parsed only if it is made of parts as honest nodes send them. What is looked at are tags and lengths, as far
-down as there are messages in messages, up to the first that is too many.
+down as anything may be there many times, up to the first that is too many.
 """
 
 from dataclasses import dataclass
@@ -44,13 +44,16 @@ class _Shape:
     many: frozenset[int]
     """The fields that may be there many times."""
     tensor: bool
+    counted: bool
+    """Whether there may be much in it. Tensors have a limit of their own, since their rows are too short for others."""
 
 
 @cache
 def _shape(kind: Any) -> _Shape:
     inner = {field.number: _shape(field.message_type) for field in kind.fields if field.message_type is not None}
     many = frozenset(field.number for field in kind.fields if field.is_repeated)
-    return _Shape(inner, many, kind.full_name == _TENSOR)
+    tensor = kind.full_name == _TENSOR
+    return _Shape(inner, many, tensor, bool(inner or many) and not tensor)
 
 
 def check_parts(kind: type[Message], raw: bytes, peer: str) -> None:
@@ -103,7 +106,7 @@ def _too_many(shape: _Shape, raw: bytes) -> bool:
                         tensors -= 1
                     else:
                         parts -= 1
-                    if inner.inner:
+                    if inner.counted:
                         todo.append((inner, at, at + size))
                 at += size
             elif kind == 0:

@@ -762,7 +762,7 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         """What is wrong with a hop, and what it means if it does not answer."""
         if hop in self.missing_hops:
             return f"{self.missing_hops[hop]}; {meaning(self.federation.chain_rule, len(self.missing_hops))}"
-        if self.clock() - self.doubled.get(hop, -inf) < DOUBLED_S:
+        if self.steady() - self.doubled.get(hop, -inf) < DOUBLED_S:
             return DOUBLE
         return self.core.trouble.get(hop, "")
 
@@ -808,6 +808,8 @@ class AggregatorNode(Driver[core.Event, core.Effect]):
         async with self._news:  # before it has heard the hops it does not know what it has
             while not self._knows and not self._leaving:
                 await self._news.wait()
+        if not self._knows:
+            return  # it leaves, and to say that it has no records would be false
         if have > self._published:
             raise PeerFault(
                 Reason.WRONG_HEAD,

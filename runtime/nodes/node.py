@@ -105,6 +105,8 @@ class Node:
             self.metrics.certificate_expires(self.tls.expires)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix=config.name)
         self.clock: Callable[[], float] = time.monotonic
+        self.steady: Callable[[], float] = time.monotonic
+        """The time by which others are held to a pace: an aggregator's `clock` stands still while it is paused."""
         self.stopping = asyncio.Event()
         self.switching = asyncio.Event()
         """Set when this node is done with its epoch, and another is to go on in the next."""
@@ -234,7 +236,7 @@ class Node:
                 self.leave(fault.message)
                 return False
             if standing is Standing.OLD and life.name == peer:
-                self.doubled[peer] = self.clock()
+                self.doubled[peer] = self.steady()
                 self.metrics.rejected(Reason.SUPERSEDED)
                 if (unsaid := self.unsaid(peer, "two processes")) is not None:
                     self.log.error(f"TWO PROCESSES: {DOUBLE}", peer=peer, reason=str(Reason.SUPERSEDED), **unsaid)
@@ -391,7 +393,7 @@ class Node:
 
         What it is about must be one of few things, whatever the peer says: else it would fill the disk with many.
         """
-        found = self._lines.spare(what, self.clock(), every_s)
+        found = self._lines.spare(what, self.steady(), every_s)
         return None if found is None else {"unsaid": found} if found else {}
 
     def handshake_failed(self, why: str) -> None:

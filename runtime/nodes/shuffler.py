@@ -440,6 +440,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
                 log.fault("the delivery does not hold", fault)
                 return
             delivered.set()
+            self._through = (passage.manifest, passage.came)
             log.info("delivered")
             await self.insist(core.Delivered(digest))
             return
@@ -462,7 +463,7 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
         return accusation if self.core.state is core.State.GIVEN_UP else None
 
     def _check_delivery(self, delivery: services_pb2.Delivery, target: str, passage: Passage) -> None:
-        if delivery.root != passage.sent_root:
+        if not passage.sent_root or delivery.root != passage.sent_root:
             raise PeerFault(Reason.ROOT_MISMATCH, f"{target} got another sum than was sent", peer=target)
         what = delivery_digest(target, passage.manifest.digest, delivery.root)
         verify(self.federation.member(target).key, what, delivery.signature, target)
@@ -537,13 +538,16 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
             except EquivocationError as error:
                 await self.step(core.LieSeen(error.verdict))
                 raise
+            except Overwritten:
+                if not delivered.is_set():
+                    raise
+                return passage.came  # all of it had come over a line that broke, and has gone on meanwhile
             await delivered.wait()
             return root
 
         frames.patience = None  # headers come as silos do, and chunks as the hops before are done with them
         async with in_time(self._left(), f"{peer} did not come to an end in time"):
             root = await passage.unless_refused(come_through())
-        self._through = (passage.manifest, root)
         return self._delivery(passage.manifest, root)
 
     def _left(self) -> float:

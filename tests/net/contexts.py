@@ -27,10 +27,10 @@ class Context:
         self.details = ""
         self.trailing: dict[str, Any] = {}
         self.metadata: tuple[tuple[str, str], ...] = SAID
-        self.aborted, self.gone = asyncio.Event(), asyncio.Event()
-        """When who is deaf hangs up: until then no status gets past what it does not read."""
-        self.hung_up = False
         """What the caller names with its call."""
+        self.aborted, self.gone = asyncio.Event(), asyncio.Event()
+        """The second is set when a deaf caller hangs up: until then no status gets past what it does not read."""
+        self.hung_up = False
         self.named: dict[str, str] = {}
         """What it is told before anything else."""
 

@@ -4,8 +4,9 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from silomix.attacks.active.liars.wire import Wire, message, varint
+from silomix.attacks.active.liars.wire import Wire, message
 from silomix.runtime.config.load import load_node
+from silomix.runtime.net.framing import one_field
 
 SUBMIT = "/silomix.v1.ShufflerService/Submit"
 RELAY = "/silomix.v1.ShufflerService/Relay"
@@ -14,19 +15,14 @@ WATCH = "/silomix.v1.AggregatorService/Watch"
 GET_MODEL = "/silomix.v1.AggregatorService/GetModel"
 
 
-def field(number: int, content: bytes) -> bytes:
-    """A protobuf field that holds bytes or a message."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
 def empty_planes(size: int, kind: int = 2) -> bytes:
     """A frame with a chunk of so many bytes, which are empty planes and nothing else: two bytes for each."""
-    return field(kind, field(3, b"") * (size // 2))
+    return one_field(kind, one_field(3, b"") * (size // 2))
 
 
 def empty_seeds(size: int) -> bytes:
     """A frame with a header of so many bytes, which are empty seeds and nothing else."""
-    return field(1, field(3, b"") * (size // 2))
+    return one_field(1, one_field(3, b"") * (size // 2))
 
 
 async def dial(directory: Path, name: str, target: str, *, read: bool = True, window: int = 0) -> Wire:

@@ -80,8 +80,16 @@ def test_what_is_short_is_not_counted() -> None:
     parse(kind, flood(kind, path, UNCOUNTED_BYTES), "aggregator")
 
 
-def test_names_are_counted_too() -> None:
-    kind, path = services_pb2.OpenRequest, ("manifest", "invited")
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (services_pb2.OpenRequest, ("manifest", "invited")),
+        (services_pb2.AgreeRequest, ("check", "statements", "scalars")),
+        (services_pb2.SumPart, ("chunk", "planes")),
+    ],
+    ids=["names", "scalars", "planes"],
+)
+def test_what_is_no_message_is_counted_too(kind: Any, path: tuple[str, ...]) -> None:
     assert refused(kind, flood(kind, path, LONG)) is Reason.WRONG_LENGTH
     check_parts(kind, flood(kind, path, LONG, b"s1"), "aggregator")
 

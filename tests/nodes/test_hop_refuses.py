@@ -432,7 +432,11 @@ def test_a_delivery_is_of_the_sum_that_was_sent_and_signed_by_whoever_got_it(tmp
             return services_pb2.Delivery(name=name, root=root, signature=signature)
 
         node._check_delivery(delivery(root), "hop-2", passage)
-        other = secret("other").value
+        passage.sent_root = b""
+        with pytest.raises(PeerFault) as early:  # before all of it was sent
+            node._check_delivery(delivery(b""), "hop-2", passage)
+        assert early.value.reason is Reason.ROOT_MISMATCH
+        passage.sent_root, other = root, secret("other").value
         for bad, reason in (
             (delivery(other), Reason.ROOT_MISMATCH),
             (delivery(root, "hop-1"), Reason.BAD_SIGNATURE),

@@ -397,6 +397,15 @@ def test_an_aggregator_that_leaves_says_first_what_it_has_to_say(led: Path) -> N
     run(go(), 5)
 
 
+def test_an_aggregator_that_leaves_before_it_has_heard_the_hops_does_not_pass_for_an_old_copy(led: Path) -> None:
+    async def go() -> None:
+        async with leading(led) as node:
+            node._knows, node._published, node._leaving = False, 0, True
+            assert await heard(node.news("silo-01", 3)) == []
+
+    run(go(), 5)
+
+
 async def test_who_watches_says_which_federation_it_is_in(led: Path) -> None:
     async with leading(led) as node:
         node.announced, node._leaving = RAW, True

@@ -129,7 +129,7 @@ def test_a_refusal_that_comes_again_and_again_is_logged_now_and_then(
 ) -> None:
     async def go(node: Idle) -> list[int]:
         now, said = 100.0, []
-        monkeypatch.setattr(node, "clock", lambda: now)
+        monkeypatch.setattr(node, "steady", lambda: now)
         for after in (0.0, 0.0, LOG_EVERY_S / 2, LOG_EVERY_S):
             now += after
             node.refused("Submit", PeerFault(Reason.BUSY, "later"), "silo-2", "")
@@ -166,7 +166,7 @@ def test_what_a_member_says_in_greetings_is_logged_now_and_then_though_it_is_new
 
     async def go(node: Idle) -> list[list[int]]:
         now, said = 100.0, []
-        monkeypatch.setattr(node, "clock", lambda: now)
+        monkeypatch.setattr(node, "steady", lambda: now)
         for i, after in enumerate((0.0, 0.0, LOG_EVERY_S / 2, LOG_EVERY_S)):
             now += after
             epoch = member_pb2.Epoch(file=bytes([i]))
@@ -195,7 +195,7 @@ def test_a_hop_that_shows_earlier_processes_of_itself_again_and_again_is_an_erro
 ) -> None:
     async def go(node: Idle) -> list[int]:
         now, said = 100.0, []
-        monkeypatch.setattr(node, "clock", lambda: now)
+        monkeypatch.setattr(node, "steady", lambda: now)
         node.heard_lives("silo-2", [life(HOP, 9)])
         for i, after in enumerate((0.0, 0.0, LOG_EVERY_S / 2, LOG_EVERY_S)):
             now += after

@@ -6,22 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.protocol.federations import cohort, federation, headers, identity, manifest, rng
+from tests.core.protocol.federations import AGGREGATOR, cohort, federation, headers, identity, manifest, rng
+from tests.nodes.alone import Peers
 from tests.nodes.federations import until
-from tests.nodes.test_hop_refuses import chunks, hop, last_frame, opened, submit
+from tests.nodes.test_hop_refuses import chunks, hop, last_frame, opened, relay, relay_open, submit
+from tests.nodes.test_passage_refuses import sent
 
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.plan import Granularity, Level
 from silomix.runtime.core.protocol import shuffler as core
 from silomix.runtime.core.protocol.federation import Federation
-from silomix.runtime.core.protocol.messages import Header, Manifest
+from silomix.runtime.core.protocol.messages import Header, Manifest, delivery_digest
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.wire import write_header
 from silomix.runtime.nodes.passage import Passage, SumPassage
 from silomix.runtime.nodes.rows import TablePassage
 from silomix.runtime.nodes.shuffler import ShufflerNode
-from silomix.v1 import body_pb2
+from silomix.v1 import body_pb2, services_pb2
 
+TRUSTED = federation(level=Level.TRUSTED)
 MASKED = federation(4, 2)
 GROUPS = federation(6, 2, group_size=3, minimum_cohort=6)
 LITERAL = federation(4, 2, level=Level.TRUSTED, granularity=Granularity.MODEL)
@@ -40,7 +44,7 @@ class Held:
             self._skip -= 1
             return self._run(*arguments)
         self.began.set()
-        assert self._goes_on.wait(10)
+        assert self._goes_on.wait(60), "nobody let it go on"
         return self._run(*arguments)
 
     async def begun(self) -> None:
@@ -151,3 +155,67 @@ def test_what_a_worker_makes_too_late_is_deleted(tmp_path: Path) -> None:
         await overtaken(node, held)
 
     hop(tmp_path, go, f=LITERAL)
+
+
+class Arrives:
+    """Stands for the aggregator, which takes in a hop's sum, and says so when it is told to."""
+
+    def __init__(self, node: ShufflerNode) -> None:
+        self._node, self.says_so = node, asyncio.Event()
+        node.line = Peers(Deliver=[self._take])  # type: ignore[method-assign, assignment]
+
+    async def _take(self, frames: Any) -> services_pb2.Delivery:
+        async for _ in frames:
+            pass
+        await self.says_so.wait()
+        passage = self._node.passage
+        assert passage is not None
+        what = delivery_digest(AGGREGATOR, passage.manifest.digest, passage.sent_root)
+        signature = identity(AGGREGATOR).sign(what)
+        return services_pb2.Delivery(name=AGGREGATOR, root=passage.sent_root, signature=signature)
+
+
+@pytest.mark.parametrize("again", ["while it goes on", "when it has gone on"])
+def test_a_hop_before_whose_line_broke_is_told_that_the_sum_has_gone_on(tmp_path: Path, again: str) -> None:
+    """All of it had come by then. The hop sends it once more, and would take a refusal for the end of the attempt."""
+
+    async def go(node: ShufflerNode) -> None:
+        aggregator, m = Arrives(node), await opened(node)
+        for h in headers(m, TRUSTED):
+            await node.step(core.HeaderIn(h, "hop-1"))
+        frames = [relay_open(m), *await sent(node.workers, TRUSTED)]
+        broken = asyncio.ensure_future(relay(node, frames))
+        passage = node.passage
+        assert passage is not None
+        await until(lambda: bool(passage.sent_root), "the sum has gone on, and nobody has said so")
+        broken.cancel()
+        await asyncio.gather(broken, return_exceptions=True)
+        held = Held(passage, "_take")
+        if again == "while it goes on":
+            second = asyncio.ensure_future(relay(node, frames))
+            await held.begun()
+        aggregator.says_so.set()
+        await until(lambda: node.core.state is core.State.DONE and node.passage is None, "it is forgotten")
+        held.let_go()
+        delivery = await (second if again == "while it goes on" else relay(node, frames))
+        assert delivery.root == passage.came
+
+    hop(tmp_path, go, "hop-2", TRUSTED)
+
+
+def test_a_hop_before_is_not_told_so_of_a_sum_whose_attempt_was_overtaken(tmp_path: Path) -> None:
+    async def go(node: ShufflerNode) -> None:
+        m = await opened(node)
+        for h in headers(m, TRUSTED):
+            await node.step(core.HeaderIn(h, "hop-1"))
+        assert node.passage is not None
+        held = Held(node.passage, "_take")
+        coming = asyncio.ensure_future(relay(node, [relay_open(m), *await sent(node.workers, TRUSTED)]))
+        await held.begun()
+        await opened(node, manifest(TRUSTED, attempt=2))
+        held.let_go()
+        with pytest.raises(PeerFault) as caught:
+            await coming
+        assert caught.value.reason is Reason.FENCED
+
+    hop(tmp_path, go, "hop-2", TRUSTED)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.nodes.federations import assert_model, make, run
+from tests.nodes.leads import leading
 
 from silomix.runtime.cli import main
 from silomix.runtime.local import InProcess
 from silomix.runtime.nodes import pause
+from silomix.runtime.nodes.node import LOG_EVERY_S
 from silomix.runtime.nodes.pause import Pause
 from silomix.runtime.store.home import Home
 
@@ -39,6 +41,16 @@ def test_time_stands_still_while_somebody_waits_for_the_end_of_a_pause(
     assert clock.now() == 110.0
     now = 5007.0
     assert clock.now() == 117.0
+
+
+async def test_members_are_held_to_a_pace_and_the_log_goes_on_while_time_stands_still(led: Path) -> None:
+    async with leading(led) as node:
+        now, node.pause._stopped_at = 100.0, node.clock()
+        node.steady = lambda: now
+        assert node.unsaid("a fork") == {}
+        assert node.unsaid("a fork") is None
+        now += LOG_EVERY_S
+        assert node.unsaid("a fork") == {"unsaid": 1}
 
 
 def test_a_federation_is_held_between_rounds_and_goes_on(

@@ -58,7 +58,7 @@ def made(_once: Path, tmp_path: Path) -> Path:
 async def hearing(made: Path) -> AsyncIterator[tuple[Node, Clock, Tls]]:
     """A silo that hears, with a clock of the test's."""
     node = Node(load_node(made / "silo-01"))
-    node.clock = clock = Clock()
+    node.steady = clock = Clock()
     assert node.tls is not None
     async with node.tasks:
         try:

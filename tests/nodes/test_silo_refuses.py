@@ -593,7 +593,7 @@ def test_an_aggregator_cannot_fill_a_silos_log(
 
     async def go(node: SiloNode) -> None:
         nonlocal now
-        node.clock = lambda: now
+        node.steady = lambda: now
         for _ in range(MANY):
             await node._take_in(News(manifest=manifest_pb2.Manifest()))
             node._say_refused(PeerFault(Reason.BAD_SIGNATURE, "it is forged"), 1, "cannot be read")
@@ -615,7 +615,7 @@ def test_a_fork_is_said_once_however_often_it_is_shown(tmp_path: Path, caplog: p
     other = replace(recorded(past(F)), attempts=(Attempted(1, bytes(32), F.chain),)).signed(identity(AGGREGATOR))
 
     async def go(node: SiloNode) -> None:
-        node.clock = lambda: 0.0
+        node.steady = lambda: 0.0
         await node._records(tuple(past(F, 1).records))
         for _ in range(10):
             with pytest.raises(Fork):

@@ -86,6 +86,8 @@ class Bare:
     def clock(self) -> float:
         return self.time
 
+    steady = clock
+
     unsaid = Node.unsaid
 
     async def work(self, run: Callable[..., Any], *arguments: object) -> Any:
@@ -430,3 +432,29 @@ async def test_what_peers_offer_is_read_one_by_one_and_each_waits_ten_times_as_l
     assert (most, pauses) == (1, [2 * 0.75 * OFFERS_TIMES] * 2)
     await bare.succession._offers_of("silo-3", offered)
     assert pauses[2:] == [OFFERS_S]  # these were seen already
+
+
+async def test_a_file_that_finds_no_room_is_kept_when_it_is_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare, full, write = Bare(tmp_path), [True] * 20, Proposal.write
+    offered = (member_pb2.Epoch(file=b"the next"),)
+
+    def on_a_full_disk(self: Proposal, place: Path) -> None:
+        if full:
+            full.pop()
+            raise OSError(28, "No space left on device")
+        write(self, place)
+
+    async def pause(_: float) -> None:
+        pass
+
+    monkeypatch.setattr(epochs, "read_epoch", lambda *_: Proposal(NEXT, accepted(NEXT, "a")))
+    monkeypatch.setattr(Proposal, "write", on_a_full_disk)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    for _ in range(len(full)):
+        assert not bare.kept
+        await bare.succession._offers_of("silo-1", offered)
+    await bare.succession._offers_of("silo-1", offered)
+    assert bare.kept == {NEXT.digest}
+    assert sum("cannot be kept" in said for said in bare.log.said) == 1, "nor does that fill the log"

@@ -125,7 +125,7 @@ async def test_a_node_counts_every_one_and_logs_a_flood_of_them_once(
     make(tmp_path, 3, 1)
     node = make_node(load_node(tmp_path / "shuffler-1"))
     now = [100.0]
-    node.clock = lambda: now[0]
+    node.steady = lambda: now[0]
     for _ in range(1000):
         node.handshake_failed("no shared cipher")
     now[0] += 60

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from silomix.runtime.config.load import NodeConfig
+from silomix.runtime.net.framing import varint
 from silomix.runtime.net.names import INSECURE_NAME
 from silomix.runtime.net.transport import tls_of
 from silomix.runtime.net.version import SAID
@@ -35,15 +36,6 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 def message(content: bytes, announced: int | None = None) -> bytes:
     """A gRPC message: five bytes before the content say how long it is, or pretend to."""
     return b"\0" + struct.pack(">I", len(content) if announced is None else announced) + content
-
-
-def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def _literal(name: str, value: str) -> bytes:

@@ -76,7 +76,7 @@ def _drill(args: argparse.Namespace) -> int:
         chosen = tuple(one for one in chosen if not one.traps)
     if args.without_check:  # those that the equations find; the others are refused before
         if not args.all and (other := [one.name for one in chosen if not one.without]):
-            raise UserError(f"--without-check: leave out {', '.join(other)}: it is not the equations that find that")
+            raise UserError(f"--without-check: leave out {', '.join(other)}, found even without the check's equations")
         chosen = tuple(one for one in chosen if one.without)
     quiet = args.json or not sys.stderr.isatty()
     with console(stderr=True).status("...") if not quiet else nullcontext() as status:

@@ -14,7 +14,7 @@ examples:
   silomix bench round --mbit 1000             the same on a network of 1 Gbit/s, as root
   silomix bench rules                         what each rule of the protocol costs each role
   silomix bench check                         what the tamper check adds to a round, and what a trap costs
-  silomix bench disk --disk /var/lib/silomix  what a round costs more because all is on a disk before it counts
+  silomix bench disk --disk /var/lib/silomix  how much longer a round takes for waiting until all is on a disk
   silomix bench onion                         the paper's literal MixNet, a bit in an onion, beside ours
 """
 
@@ -107,7 +107,7 @@ def add(commands: Commands, json_flag: Callable[[argparse.ArgumentParser], None]
     cmd = kind(
         "disk",
         _bench_disk,
-        "what a round costs more because everything is on a disk before it counts",
+        "how much longer a round takes because everything is on a disk before it counts",
         "Run rounds in turns with their state on a disk and in memory, inside this process.",
         silos=4,
         parameters=size18,

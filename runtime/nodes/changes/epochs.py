@@ -151,13 +151,15 @@ class Succession:
                 while len(self._seen) > SEEN:
                     del self._seen[next(iter(self._seen))]
                 async with self._reading:
-                    began = self._node.clock()
-                    await self._offered(peer, wire)
-                    took += self._node.clock() - began
+                    began = self._node.steady()
+                    if not await self._offered(peer, wire):
+                        self._seen.pop(key, None)
+                    took += self._node.steady() - began
         await asyncio.sleep(max(OFFERS_S, OFFERS_TIMES * took))
         self._offering.discard(peer)
 
-    async def _offered(self, peer: str, wire: member_pb2.Epoch) -> None:
+    async def _offered(self, peer: str, wire: member_pb2.Epoch) -> bool:
+        """Look at a file, and say whether that was all: one that found no room on the disk may be offered again."""
         node = self._node
         try:
             await self._take(await node.work(read_epoch, wire, self._now, peer))
@@ -165,8 +167,13 @@ class Succession:
             node.metrics.rejected(fault.reason)
             if (unsaid := node.unsaid(peer, "an epoch", fault.reason)) is not None:
                 node.log.fault("an epoch that a peer offers is refused", fault, peer=peer, **unsaid)
-        except (UserError, OSError) as error:
+        except UserError as error:
             node.log.error(f"an epoch cannot be kept: {error}")
+        except OSError as error:
+            if (unsaid := node.unsaid("an epoch", "no room")) is not None:
+                node.log.error(f"an epoch cannot be kept yet: {error}", **unsaid)
+            return False
+        return True
 
     async def _take(self, proposal: Proposal) -> None:
         """Take a proposal in, with the signatures and pins in it that hold, and see whether one counts now."""

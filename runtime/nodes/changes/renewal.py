@@ -140,7 +140,7 @@ class Renewal:
         try:
             for pin in greeting.pins:
                 if self._due(pin) and node.tls.pins.take(pin):
-                    self._taken[pin.name] = node.clock()
+                    self._taken[pin.name] = node.steady()
                     news.append(pin)
         finally:  # those before one that is refused were taken, and will never be news again
             self._use(news, peer)
@@ -148,7 +148,7 @@ class Renewal:
     def _due(self, pin: Pin) -> bool:
         """Whether it is time for another pin of a member. Only what the member itself has signed counts as its last."""
         taken = self._taken.get(pin.name)
-        return taken is None or self._node.clock() - taken >= PIN_EVERY_S
+        return taken is None or self._node.steady() - taken >= PIN_EVERY_S
 
     def _use(self, news: list[Pin], peer: str) -> None:
         """Know members by the pins that are news, keep these, and pass them on."""
