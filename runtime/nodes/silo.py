@@ -479,7 +479,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
-        """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
+        """Hold the round's integers, and begin to write them. They are durable before a chunk of a body is sent."""
         name = frozen_name(manifest, self.federation)
         self._body = (name, body)
         if self._durable is not None:
@@ -489,7 +489,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             raise ConnectionAbortedError("this node is leaving")
 
     async def _write(self, name: str, body: Bytes) -> None:
-        """Write the round's integers: a full disk holds the body's last frame up until there is room."""
+        """Write the round's integers: a full disk holds the body's chunks up until there is room."""
         while True:
             try:
                 return await self.work(self.frozen.write, name, body)
@@ -591,6 +591,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
     ) -> AsyncIterator[body_pb2.Frame | bytes]:
         sealing = held.sealing
         yield body_pb2.Frame(header=write_header(sealing.header))
+        # A hop 1 that colludes needs no trailer: whatever chunks it has, these are the round's integers from then on.
+        if self._durable is not None:
+            await asyncio.shield(self._durable)
         # Masks are not shared: a call that broke may still be at work on its last chunk.
         masking = _Masking(held)
         digests: list[bytes] = []
@@ -602,8 +605,6 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     yield frame
         finally:
             masking.wipe()
-        if self._durable is not None:  # the body counts with its trailer: from then on these are the round's integers
-            await asyncio.shield(self._durable)
         root = body_root(digests)
         roots.append(root)
         signature = self.identity.sign(trailer_digest(sealing.header.digest, root))
