@@ -296,9 +296,20 @@ class Follower:
             old.unlink(missing_ok=True)
 
     def _load(self) -> None:
-        """Read the newest model that is here, and whole."""
+        """Read the newest model that is here, and whole.
+
+        One that a round is said to have made, and an earlier one had, may be here from then: that shows nothing.
+        """
         sweep(self._directory.models)
-        for record in reversed(self._log.records):
+        known, made = set[bytes](), list[Record]()
+        anew = True
+        for record in self._log.records:
+            if record.outcome is not Outcome.ABANDONED:
+                anew = record.model_after not in known
+                known.add(record.model_after)
+            if anew:
+                made.append(record)
+        for record in reversed(made):
             if self._load_one(record):
                 return
 

@@ -134,8 +134,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     self._alone("tell", self._tell_again)
                 if news.WhichOneof("news") != "finished":
                     await self._take_in(news)
-                elif self.core.log.over:
-                    await self._finish(news.finished.round)
+                elif self.core.log.over and await self._finish(news.finished.round):
                     return True
                 else:
                     await self._refuse("this silo goes on watching", self._too_early())
@@ -165,8 +164,12 @@ class SiloNode(Driver[core.Event, core.Effect]):
         if now is None or now.done():
             self._under_way[what] = self.spawn(work())
 
-    async def _finish(self, last: int) -> None:
-        """Compute the last model. A silo that can only adopt it waits for the word of those that compute it now."""
+    async def _finish(self, last: int) -> bool:
+        """Compute the last model, and say whether all is over.
+
+        A silo that can only adopt it waits for the word of those that compute it now. That a round left the model as it
+        was is no end before that is seen here: hops have signed for the record, and they have no models.
+        """
         if self._busy is not None:
             self._busy.cancel()
         with suppress(TimeoutError):  # the aggregator may be gone before this silo has the last model
@@ -176,12 +179,23 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     if self.follower.at_head or self.follower.liar:
                         break
                 await self.follower.told()
+        if self._unseen:
+            return False
         self.log.info("the federation is done", round=last)
+        return True
+
+    @property
+    def _unseen(self) -> bool:
+        """Whether the end is that the last round left the model as it was, and this silo has not found that it did."""
+        log = self.core.log
+        return log.converged and log.round <= self.federation.policy.rounds and not self.follower.at_head
 
     def _too_early(self) -> PeerFault:
-        """What is wrong with an end that no record tells of."""
+        """What is wrong with an end that no record tells of, or only one that is not seen to be true."""
         peer, over, rounds = self.federation.aggregator.name, self.core.log.round - 1, self.federation.policy.rounds
         said = f"{peer} says that the federation is done, and {max(0, over)} of {rounds} rounds are on record here"
+        if self._unseen:
+            said += ", the last as one that left the model as it was, which this silo has not found"
         return PeerFault(Reason.WRONG_ROUND, said, peer=peer)
 
     async def _refuse(self, what: str, fault: PeerFault) -> None:
@@ -465,7 +479,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         self.keep(manifest, await self.work_aside(self._train, manifest, model))
 
     def keep(self, manifest: Manifest, body: Bytes) -> None:
-        """Hold the round's integers, and begin to write them. They are durable before a body's last frame is sent."""
+        """Hold the round's integers, and begin to write them. They are durable before a chunk of a body is sent."""
         name = frozen_name(manifest, self.federation)
         self._body = (name, body)
         if self._durable is not None:
@@ -475,7 +489,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
             raise ConnectionAbortedError("this node is leaving")
 
     async def _write(self, name: str, body: Bytes) -> None:
-        """Write the round's integers: a full disk holds the body's last frame up until there is room."""
+        """Write the round's integers: a full disk holds the body's chunks up until there is room."""
         while True:
             try:
                 return await self.work(self.frozen.write, name, body)
@@ -577,6 +591,9 @@ class SiloNode(Driver[core.Event, core.Effect]):
     ) -> AsyncIterator[body_pb2.Frame | bytes]:
         sealing = held.sealing
         yield body_pb2.Frame(header=write_header(sealing.header))
+        # A hop 1 that colludes needs no trailer: whatever chunks it has, these are the round's integers from then on.
+        if self._durable is not None:
+            await asyncio.shield(self._durable)
         # Masks are not shared: a call that broke may still be at work on its last chunk.
         masking = _Masking(held)
         digests: list[bytes] = []
@@ -588,8 +605,6 @@ class SiloNode(Driver[core.Event, core.Effect]):
                     yield frame
         finally:
             masking.wipe()
-        if self._durable is not None:  # the body counts with its trailer: from then on these are the round's integers
-            await asyncio.shield(self._durable)
         root = body_root(digests)
         roots.append(root)
         signature = self.identity.sign(trailer_digest(sealing.header.digest, root))

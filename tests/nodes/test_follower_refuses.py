@@ -14,12 +14,14 @@ from tests.core.protocol.federations import (
     SCHEMA,
     applied,
     cohort,
+    counted,
     federation,
     flipped,
     headers,
     identity,
     manifest,
     ready,
+    recorded,
 )
 from tests.core.protocol.test_lineage import Story, on_record, one_bit, story, with_
 from tests.nodes.alone import Little, Peers, alone, config_of, ended
@@ -408,6 +410,36 @@ def test_a_silo_that_was_started_again_goes_on_with_the_model_that_it_has_comput
         assert {name for name, _ in peers.asked} <= {"Confirm"}
 
     followed(tmp_path, log_of(told), go)
+
+
+def after(log: RoundLog, model: Tensors) -> RoundLog:
+    """The log with one round more that was applied, after which the model is said to be this one."""
+    m = manifest(log.federation, log.round, log=log)
+    c = cohort(m, headers(m, log.federation))
+    record = applied(log, m, ready(m, c), c.silos, model_after=model_digest(SCHEMA, model))
+    return RoundLog(log.federation, [*log.records, record])
+
+
+@pytest.mark.parametrize("again", [FIRST, OTHER], ids=["the one before", "the same"])
+@pytest.mark.parametrize("abandoned", [0, 1])
+def test_a_silo_that_was_started_again_takes_no_old_model_for_what_a_later_sum_has_made(
+    tmp_path: Path, again: Tensors, abandoned: int
+) -> None:
+    """Both are on its disk: an aggregator that gives no sum could else have it train on either a second time."""
+    f = federation(bound=AUTO)
+    log = applied_log(f, model_digest(SCHEMA, OTHER))
+    for _ in range(abandoned):
+        log = RoundLog(f, [*log.records, counted(recorded(log), f)])
+
+    async def go(follower: Follower, _: Peers, node: SiloNode) -> None:
+        follower._write(log.records[0], FIRST, {})
+        follower._write(log.records[1], OTHER, {})
+        now = Follower(node, after(log, again), SCHEMA)
+        now._load()
+        assert (now.at, now.at_head) == (1 + abandoned, False)
+        assert_same(now.model, OTHER)
+
+    followed(tmp_path, log, go)
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["model", "state"])

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,6 +148,42 @@ def test_a_silo_does_not_end_on_the_aggregators_word_before_its_own_log_says_so(
 
     silo(tmp_path, go, Watch=[[done(rounds=rounds), *[OVER] * many], [OVER, done(), OVER]])
     assert said(caplog, what) == 1
+
+
+def unchanged(f: Federation) -> News:
+    """The records of a first round that was applied, and is said to have left the model as it was."""
+    log = begun(f)
+    m = manifest(f, log=log)
+    c = cohort(m, headers(m, f))
+    record = applied(log, m, ready(m, c), c.silos, model_after=log.model)
+    return News(records=history_pb2.Records(records=write_batch([*log.records, record])))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "seen", "ends"),
+    [(4, False, False), (4, True, True), (1, False, True)],
+    ids=["not seen", "seen", "no round is left anyway"],
+)
+def test_a_silo_ends_because_a_round_has_changed_nothing_only_if_it_has_seen_that_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rounds: int, seen: bool, ends: bool
+) -> None:
+    """Hops countersign whatever model a record names: a single false one would send every silo away."""
+    f, nothing = federation(rounds=rounds, release_s=1), [ended(grpc.StatusCode.UNAVAILABLE, "no sum is given")]
+
+    async def go(node: SiloNode) -> None:
+        async def computed(wanted: bytes = b"") -> Any:
+            node.follower.at = 1
+
+        if seen:
+            node.follower.follow = computed  # type: ignore[method-assign]
+        try:
+            await node.main()
+        finally:
+            assert rejections(node, Reason.WRONG_ROUND) == (not ends)
+
+    with nullcontext() if ends else pytest.raises(RuntimeError, match="it watches on"):
+        silo(tmp_path, go, f, Watch=[[unchanged(f), OVER], [RuntimeError("it watches on")]], GetSum=[nothing])
+    assert said(caplog, "which this silo has not found") == (not ends)
 
 
 @pytest.mark.parametrize(("liar", "tries"), [("", 3), ("it lied", 1)], ids=["honest", "a liar"])

@@ -1,31 +1,39 @@
 """R5: a model that the sums before have not made, and sums that are not what left the chain."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from silomix.attacks.active.acts.casts import AGGREGATOR
 from silomix.attacks.active.liars.aggregator import LyingAggregator
 from silomix.attacks.active.liars.bodies import body_frames, make_body
+from silomix.attacks.active.measure import flat
 from silomix.attacks.active.registry import Cast, Loot, Outcome, Rule, attack
-from silomix.attacks.active.stage import FIRST, VICTIM, Stage, Stuck
-from silomix.attacks.active.task import nought, trapped
+from silomix.attacks.active.stage import FIRST, HOSTILE, LAST, VICTIM, Stage, Stuck
+from silomix.attacks.active.task import Tensors, nought, trapped
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
+from silomix.runtime.core.numbers.packing import Bytes
 from silomix.runtime.core.numbers.schema import Schema
 from silomix.runtime.core.policy import AUTO
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome as Ended
 from silomix.runtime.core.protocol.roundlog import computed_digest
+from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.core.protocol.silo import State
 from silomix.runtime.net.history import write_signatures, write_transcript
 from silomix.runtime.store.modelfile import model_digest, read_model
 from silomix.v1 import body_pb2, services_pb2
 
 SAYS_S = 3.0
+ASLEEP = -8.0
+"""A bias under which a hidden unit is as good as silent."""
+STRIDE, NEAR = 0.4, 0.3
+"""How far a silo moves each value of the model in a round, of the bound's 0.5; and how near is near enough."""
 CRAFTED = Cast(genesis="trap", alone="crafted-initial-model")
 UNPINNED = Cast(genesis="trap", pinned=False, alone="initial-model-on-its-word")
 FEW = Cast(silos=("silo-05", "silo-06"), alone="adopted-on-few-words")
@@ -300,3 +308,71 @@ def _written(transcript: Transcript, chunks: Iterable[body_pb2.Chunk]) -> list[b
 
 def _busy() -> Iterable[bytes]:
     raise PeerFault(Reason.WRONG_SEQUENCE, "not now")
+
+
+# A model that somebody has made of the sums
+
+
+def _towards_a_trap(now: Tensors) -> dict[str, Any] | None:
+    """What a round has to add to a model, within what a sum can be, on its way to a trap; nothing, if it is there."""
+    goal = trapped(now, int(VICTIM.removeprefix("silo-")) - 1)
+    ahead = {name: np.maximum(value, ASLEEP) - now[name] for name, value in goal.items()}
+    if max(float(np.abs(value).max()) for value in ahead.values()) < NEAR:
+        return None
+    return {name: np.clip(value, -STRIDE, STRIDE) for name, value in ahead.items()}
+
+
+async def _trapped(stage: Stage, send: Callable[[Manifest, dict[str, Any]], Awaitable[object]]) -> Loot:
+    """Have the sums of honest rounds changed until the model is a trap; read the next, as whoever sees models does."""
+    us, silos, rounds = stage.aggregator, len(stage.federation.silos), 0
+    while True:
+        manifest = await stage.begin()
+        now = us.tensors(manifest.model)
+        step = _towards_a_trap(now)
+        await send(manifest, step or nought())
+        await stage.until(partial(getattr, stage.came(manifest), "whole"), "the sum", unless=stage.honest_silos)
+        await us.release(manifest)
+        record = await us.conclude(manifest)
+        if step is None:
+            break
+        rounds += 1
+    moved = flat(us.schema, us.tensors(record.model_after)) - flat(us.schema, now)
+    close = stage.closeness(silos * moved, manifest)
+    what = "a sum to which the victim alone has contributed"
+    return stage.conceded(close.read, what, beyond=False, rounds=rounds, **close.figures)
+
+
+@attack("trap-by-a-silo", Rule.R5, "one silo", Outcome.CONCEDED, Cast(silos=(HOSTILE,), alone="trap-by-a-silo"))
+async def trap_by_a_silo(stage: Stage) -> Loot:
+    """A silo adds to each sum what makes the next model a trap: the others compute that themselves, and train on it."""
+    friend = stage.member(HOSTILE)
+
+    async def send(manifest: Manifest, step: dict[str, Any]) -> None:
+        body = make_body(friend.identity, manifest, stage.federation, step, times=len(stage.federation.silos))
+        await friend.stream(FIRST, "Submit", body_frames(body, friend.identity, manifest))
+
+    return await _trapped(stage, send)
+
+
+@attack(
+    "trap-by-a-hop", Rule.R5, "aggregator and shuffler-3", Outcome.CONCEDED, Cast(hops=(LAST,), alone="trap-by-a-hop")
+)
+async def trap_by_a_hop(stage: Stage) -> Loot:
+    """A hop does the same with what it passes on, where nobody checks that."""
+    us, hop = stage.aggregator, stage.liar(LAST)
+
+    async def send(manifest: Manifest, step: dict[str, Any]) -> None:
+        shape, added = layout(manifest), len(stage.federation.silos) * flat(us.schema, step)
+        integers = np.rint(added * manifest.plan.v / manifest.bounds[0]).astype(int)
+
+        def change(planes: Bytes) -> Bytes:
+            residues = shape.residues(planes)
+            for row, modulus in zip(residues, manifest.plan.moduli, strict=True):
+                row[: len(integers)] = (row[: len(integers)].astype(int) + integers) % modulus
+            return shape.pack(residues)
+
+        heard = hop.heard
+        await stage.until(lambda: heard[manifest.digest].root, "the sum at the last hop", unless=stage.honest_silos)
+        await hop.stream(us.name, "Deliver", hop.forward(manifest, change).frames())
+
+    return await _trapped(stage, send)

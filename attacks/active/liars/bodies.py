@@ -98,14 +98,26 @@ def values(planes: Bytes, manifest: Manifest) -> Vector:
 
 
 def make_body(
-    identity: Identity, manifest: Manifest, federation: Any, update: Mapping[str, Any], header: Header | None = None
+    identity: Identity,
+    manifest: Manifest,
+    federation: Any,
+    update: Mapping[str, Any],
+    header: Header | None = None,
+    times: int = 1,
 ) -> Body:
-    """Make a silo's body as it should be: fresh seeds, the update's residues, and the masks of every layer on top."""
+    """Make a silo's body as it should be: fresh seeds, the update's residues, and the masks of every layer on top.
+
+    Or one with so many times the update, beyond any bound: under masks nobody sees that.
+    """
     sealing = core.Silo(federation, identity).sealing(manifest, os.urandom)
     codec = Codec(manifest.schema, manifest.bounds, manifest.plan, manifest.chunk_parameters)
     shape = codec.layout
-    planes = shape.body()
-    for i, _ in enumerate(codec.encode(update, body=planes)):
+    plain, planes = shape.body(), shape.body()
+    for _ in codec.encode(update, body=plain):
+        pass
+    for _ in range(times):
+        shape.add_body(planes, plain)
+    for i in range(shape.chunks):
         for layer, seed in sealing.seeds:
             stream = mask_stream(seed, manifest.context(layer), manifest.plan.moduli)
             stream.apply(shape.part(planes, i), i, shape.length(i))

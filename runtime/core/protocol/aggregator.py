@@ -1058,14 +1058,15 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
                 f"{hop} was not heard when this process began, and has records that are missing here: start this "
                 f"aggregator again while {hop} is there; {WAY_OUT}",
             )
-        self.heard = {**self.heard, hop: shown}
+        known, self.heard = hop in self.heard, {**self.heard, hop: shown}
         own = [told for told in shown.told if told.model == self.model and holds(told, self.federation)]
         silos = {told.bond.silos for told in own} - {self.bound}
         if silos:  # it has released this model in an earlier life of this aggregator, unheard by it
             self._elsewhere = {**self._elsewhere, hop: self.model}
         last = self.log.last
-        behind = last is not None and self.counts and shown.total <= last.round
-        return [AskStore(last, (hop,))] if last is not None and behind else []
+        if known or last is None or not self.counts or shown.total > last.round:
+            return []  # one that was heard before is asked to store each record anyway, until it has
+        return [AskStore(last, (hop,))]
 
     def _start(self, event: Start) -> list[Effect]:
         known = self.log.last

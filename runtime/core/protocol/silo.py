@@ -398,8 +398,8 @@ class Silo(Machine[State, Event, Effect, Fact]):
         known = self.tossed.get(manifest.digest)
         if known not in (None, subject.context):
             raise PeerFault(Reason.SHARE_MISMATCH, "this silo has shown its share for another check of this attempt")
-        # If the round ended while this waited, the share is zeros by now: signed, they would be a lie.
-        shown = said.toss(subject, bytes(bytearray(event.share.keyed())), self.identity)
+        # If the round ended while this waited, the share is zeros, or will be any moment: signed, they would be a lie.
+        shown = said.toss(subject, event.share.copy().keyed(), self.identity)
         self._subject = subject
         fact = Tossed(manifest.round, manifest.attempt, manifest.digest, subject.context)
         remember: list[Effect] = [] if known else [Remember(fact)]

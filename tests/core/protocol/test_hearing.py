@@ -223,6 +223,23 @@ def test_a_hop_that_is_heard_late_gets_the_newest_record_if_it_lacks_it(total: i
     assert effects == ([AskStore(newest, ("hop-4",))] if total == 1 else [])
 
 
+def test_a_hop_that_shows_again_and_again_that_it_lacks_the_newest_record_is_asked_once() -> None:
+    """Each question is asked until it is answered: a hop that refuses it, and shows as often what it lacks, would have
+    the aggregator ask ever more at once."""
+    node = Node(FOUR)
+    node.start()
+    node.run_round()
+    node.restart()
+    awake(node)
+    for hop in FOUR.chain[:3]:
+        node.feed(HeadIn(hop, node.shown(), 0.0))
+    node.feed(Tick(HEAR_S + 1))
+    node.feed(Start(*node.newest, SCHEMA, HEAR_S + 1, node.kept))
+    lacks = [node.feed(HeadIn("hop-4", node.shown(total=1), HEAR_S + 2)) for _ in range(3)]
+    assert lacks == [[AskStore(node.core.log.records[1], ("hop-4",))], [], []]
+    assert node.feed(HeadIn("hop-1", node.shown(total=1), HEAR_S + 2)) == []
+
+
 def test_only_what_may_be_missing_is_asked_for() -> None:
     node = Node()
     node.start()

@@ -184,6 +184,22 @@ def test_a_silo_shows_its_share_for_one_check_of_an_attempt(restart: bool) -> No
     assert [type(effect) for effect in node.feed(check(of))] == [Show]
 
 
+class Fleeting(Secret):
+    """A secret that the process's other thread overwrites as soon as it was looked at."""
+
+    def keyed(self) -> bytes:
+        value = super().keyed()
+        self.wipe()
+        return value
+
+
+def test_a_share_that_is_overwritten_while_it_is_signed_is_shown_as_it_was() -> None:
+    """Zeros that this silo has signed would show it to have lied: it would sit out ten rounds."""
+    node, of = sent(), subject(FIRST)
+    shown = node.feed(check(of, share=Fleeting(share(ME).copy().value)))[-1]
+    assert shown == Show(toss(of, share(ME).value, identity(ME)))
+
+
 def test_a_share_that_was_overwritten_while_the_check_waited_is_not_shown() -> None:
     """The record of that round may come meanwhile. Zeros are not what the silo committed to: it would be named."""
     node, of, mine = sent(), subject(FIRST), share(ME)
