@@ -38,6 +38,27 @@ def method(service: str, name: str) -> MethodDescriptor:
     return SERVICES[service].methods_by_name[name]
 
 
+class _Sending(AsyncIterator[bytes]):
+    """A stream that ends with its call: where a peer ends a call, gRPC goes on waiting for what is to be sent next."""
+
+    def __init__(self, frames: AsyncIterator[bytes]) -> None:
+        self._frames = frames
+        self._next: asyncio.Future[bytes] | None = None
+        self._over = False
+
+    async def __anext__(self) -> bytes:
+        if self._over:
+            raise StopAsyncIteration
+        self._next = asyncio.ensure_future(anext(self._frames))
+        return await self._next
+
+    def end(self) -> None:
+        """Send no more, and let go of what would have been sent."""
+        self._over = True
+        if self._next is not None:
+            self._next.cancel()
+
+
 class Line:
     """What calls one member."""
 
@@ -100,10 +121,14 @@ class Line:
     ) -> Any:
         """Send a stream of messages that are bytes already and are counted, and return the answer."""
         call: Any = self._to.stream_unary(_path(what), None, None)
-        with self._ending():
-            answering = call(frames, metadata=self._metadata, timeout=timeout_s)
-            raw = await answering
-            await self._check(answering)
+        sending = _Sending(frames)
+        try:
+            with self._ending():
+                answering = call(sending, metadata=self._metadata, timeout=timeout_s)
+                raw = await answering
+                await self._check(answering)
+        finally:
+            sending.end()
         return self._taken(what, stream, raw, GetMessageClass(what.output_type), limit)
 
     async def _check(self, call: Any) -> None:

@@ -163,6 +163,37 @@ async def test_a_stream_is_sent_as_it_is_and_its_answer_read() -> None:
     assert [(d, m) for d, _, m, _, _ in host.seen] == [("received", "Submit")]  # frames are counted as they are made
 
 
+async def test_nothing_waits_to_be_sent_once_the_peer_has_ended_the_call() -> None:
+    """With gRPC itself, which goes on waiting for the next frame: a task was left behind, and all that it holds."""
+    let_go = asyncio.Event()
+
+    async def refuse(frames: AsyncIterator[bytes], context: Any) -> bytes:
+        await anext(frames)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no more")
+        return b""
+
+    async def frames() -> AsyncIterator[bytes]:
+        try:
+            yield b"frame"
+            await asyncio.Event().wait()
+        finally:
+            let_go.set()
+
+    server = grpc.aio.server()
+    sent: dict[str, Any] = {"Submit": grpc.stream_unary_rpc_method_handler(refuse)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("silomix.v1.ShufflerService", sent),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as to:
+            with pytest.raises(grpc.aio.AioRpcError, match="no more"):
+                await line(to).send(SUBMIT, frames(), 1, 100, 60.0)
+            async with asyncio.timeout(20):
+                await let_go.wait()
+    finally:
+        await server.stop(0)
+
+
 async def test_each_answer_is_measured_by_what_it_is_and_none_that_is_refused_is_parsed() -> None:
     seen: list[bytes] = []
 
