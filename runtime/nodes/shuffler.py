@@ -176,7 +176,16 @@ class Spool:
 class ShufflerNode(Driver[core.Event, core.Effect]):
     """Drives the shuffler's state machine."""
 
-    weighty = (core.Prepare, core.Open, core.CoinIn, core.ProveIn, core.ChargeIn, core.CaseIn, core.ReadyIn)
+    weighty = (
+        core.Prepare,
+        core.Open,
+        core.CoinIn,
+        core.ProveIn,
+        core.ChargeIn,
+        core.CaseIn,
+        core.ReadyIn,
+        core.RecordIn,
+    )
 
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
@@ -691,7 +700,8 @@ class _Service:
         request = await call.request(services_pb2.OpenRequest, self.node.limits.opening)
         if not request.HasField("head"):
             raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
-        manifest, head = await asyncio.to_thread(read_manifest, request.manifest), read_record(request.head)
+        manifest = await asyncio.to_thread(read_manifest, request.manifest)
+        head = await asyncio.to_thread(read_record, request.head)
         await self.node.step(core.Open(manifest, head, self.node.clock(), request.life))
         waits_s = self.node.core.waits_s
         await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest, closes_s=waits_s))
@@ -716,7 +726,8 @@ class _Service:
         node = self.node
         request = await call.request(services_pb2.ProveRequest, node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        check, bodies = read_check(request.check, node.federation.plan), read_bodies(list(request.bodies))
+        check = await asyncio.to_thread(read_check, request.check, node.federation.plan)
+        bodies = read_bodies(list(request.bodies))
         for effect in await node.step(core.ProveIn(manifest, read_trails(list(request.trails)), bodies, check)):
             if isinstance(effect, core.ShowProof):
                 await call.answer(services_pb2.ProveResponse(proof=write_proof(effect.proof)))
@@ -727,7 +738,7 @@ class _Service:
         node = self.node
         request = await call.request(services_pb2.DefendRequest, node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        check = read_check(request.check, node.federation.plan)
+        check = await asyncio.to_thread(read_check, request.check, node.federation.plan)
         bodies = read_bodies(list(request.bodies))
         effects = await node.step(core.ChargeIn(manifest, read_trails(list(request.trails)), bodies, check))
         defence = next(e for e in effects if isinstance(e, core.Defend)).defence
@@ -753,7 +764,8 @@ class _Service:
         node = self.node
         request = await call.request(services_pb2.AgreeRequest, node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        check = read_check(request.check, node.federation.plan) if request.HasField("check") else None
+        plan, told = node.federation.plan, request.HasField("check")
+        check = await asyncio.to_thread(read_check, request.check, plan) if told else None
         effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails)), request.life, check))
         for effect in effects:
             if isinstance(effect, core.Convict):
@@ -772,4 +784,5 @@ class _Service:
 
     async def _store(self, call: Call) -> None:
         request = await call.request(services_pb2.StoreRequest, self.node.limits.records)
-        await call.answer(await self.node.store(read_records(list(request.records)), request.life))
+        records = await asyncio.to_thread(lambda: read_records(list(request.records)))
+        await call.answer(await self.node.store(records, request.life))

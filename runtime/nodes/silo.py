@@ -66,7 +66,7 @@ LOT_BYTES = 4 << 20
 class SiloNode(Driver[core.Event, core.Effect]):
     """Drives the silo's state machine."""
 
-    weighty = (core.Announced, core.CheckIn, core.CoinIn)
+    weighty = (core.Announced, core.CheckIn, core.CoinIn, core.RecordsIn)
 
     def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
         """Load the task, and recall what the journal has."""
@@ -146,7 +146,7 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Take in what is announced. What takes long goes on aside, one of its kind at a time."""
         match news.WhichOneof("news"):
             case "records":
-                await self._records(read_records(list(news.records.records)))
+                await self._records(await asyncio.to_thread(lambda: read_records(list(news.records.records))))
             case "check" | "coin" as kind:
                 if kind == "check":
                     self._unheard.clear()  # the coin of a check before this one is of no use any more
