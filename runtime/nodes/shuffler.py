@@ -50,7 +50,7 @@ from silomix.runtime.net.check.said import (
     write_statement,
 )
 from silomix.runtime.net.framing import SUM, chunk_frame
-from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails, write_shown
+from silomix.runtime.net.history import read_records, read_signatures, read_trails, write_shown
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import SERVICES, method
 from silomix.runtime.net.streams import Inbox, Outbox
@@ -562,10 +562,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     async def store(self, records: tuple[Record, ...], life: bytes) -> services_pb2.StoreResponse:
         """Take records in, and answer with the signature for the last; with how many are here, if some are missing."""
         signature, log = b"", self.core.log
-        for record in records:
+        digests = await asyncio.to_thread(lambda: [record.digest for record in records])  # of thousands of names
+        for record, digest in zip(records, digests, strict=True):
             if record.round > log.round:
                 return services_pb2.StoreResponse(records=log.round)
-            if record.round < log.round and log.records[record.round].digest == record.digest != log.head:
+            if record.round < log.round and log.records[record.round].digest == digest != log.head:
                 continue
             try:
                 effects = await self.step(core.RecordIn(record, life))
@@ -701,7 +702,7 @@ class _Service:
         if not request.HasField("head"):
             raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
         manifest = await asyncio.to_thread(read_manifest, request.manifest)
-        head = await asyncio.to_thread(read_record, request.head)
+        (head,) = await asyncio.to_thread(read_records, [request.head], self.node.limits.names)
         await self.node.step(core.Open(manifest, head, self.node.clock(), request.life))
         waits_s = self.node.core.waits_s
         await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest, closes_s=waits_s))
@@ -784,5 +785,5 @@ class _Service:
 
     async def _store(self, call: Call) -> None:
         request = await call.request(services_pb2.StoreRequest, self.node.limits.records)
-        records = await asyncio.to_thread(lambda: read_records(list(request.records)))
+        records = await asyncio.to_thread(read_records, request.records, self.node.limits.names)
         await call.answer(await self.node.store(records, request.life))

@@ -146,7 +146,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Take in what is announced. What takes long goes on aside, one of its kind at a time."""
         match news.WhichOneof("news"):
             case "records":
-                await self._records(await asyncio.to_thread(lambda: read_records(list(news.records.records))))
+                records = await asyncio.to_thread(read_records, news.records.records, self.limits.names)
+                await self._records(records)
             case "check" | "coin" as kind:
                 if kind == "check":
                     self._unheard.clear()  # the coin of a check before this one is of no use any more

@@ -88,7 +88,7 @@ def test_a_call_is_answered_with_what_was_asked_for_and_not_with_what_was_noted_
     ("method", "reader", "request_"),
     [
         ("_store", "read_records", services_pb2.StoreRequest()),
-        ("_open", "read_record", services_pb2.OpenRequest(head=history_pb2.Record())),
+        ("_open", "read_records", services_pb2.OpenRequest(head=history_pb2.Record())),
         (
             "_agree",
             "read_check",
@@ -118,6 +118,28 @@ def test_what_may_be_long_is_not_read_on_the_event_loop(
 
     hop(tmp_path, go, CHECKED)
     assert read == [False]
+
+
+def test_no_record_is_hashed_on_the_event_loop(tmp_path: Path) -> None:
+    """It may have thousands of names."""
+    hashed: list[bool] = []
+
+    class Later:
+        """A record of a round that is still to come."""
+
+        round = 7
+
+        @property
+        def digest(self) -> bytes:
+            hashed.append(threading.current_thread() is threading.main_thread())
+            return bytes(32)
+
+    async def go(node: ShufflerNode) -> int:
+        later: Any = Later()
+        return (await node.store((later,), b"")).records
+
+    assert hop(tmp_path, go) == 0
+    assert hashed == [False]
 
 
 @pytest.mark.parametrize("state", core.State)

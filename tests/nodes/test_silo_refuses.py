@@ -53,7 +53,7 @@ from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.factory import TaskError
 from silomix.runtime.net.check.case import write_subject
 from silomix.runtime.net.history import read_records, write_batch
-from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
+from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S, Limits
 from silomix.runtime.net.wire import read_receipt, write_manifest, write_receipt
 from silomix.runtime.nodes import silo as module
 from silomix.runtime.nodes.check.silo import Held, measure
@@ -136,9 +136,10 @@ def test_a_silo_ends_when_the_federation_is_done(tmp_path: Path) -> None:
 def test_records_are_not_read_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
 
-    def note(wire: list[history_pb2.Record]) -> tuple[Record, ...]:
+    def note(wire: list[history_pb2.Record], names: int) -> tuple[Record, ...]:
         read.append(threading.current_thread() is threading.main_thread())
-        return read_records(wire)
+        assert names == Limits.of(F).names
+        return read_records(wire, names)
 
     monkeypatch.setattr(module, "read_records", note)
     silo(tmp_path, SiloNode.main, Watch=[[done(), OVER], [RuntimeError("it asks again")]])
