@@ -34,6 +34,9 @@ CALLS_AT_ONCE, CALLS_A_SECOND = 100, 50.0
 """Calls that a member has answered at once, and then in each second: many times what rounds and probes take."""
 LONGEST_WAIT_S = 10.0
 """Time for which a call waits at most that comes too soon."""
+ASIDE_BYTES = 512 << 10
+"""A message that is longer than chunks and parts of models are is taken apart in a thread: one that is written for that
+takes a tenth of a second for each mebibyte, and in a large federation it may have many."""
 
 
 class Witness(Protocol):
@@ -209,7 +212,7 @@ class Call:
         if pace is not None:
             for _ in range(len(raw) >> 20):
                 await pace.turn(self.peer)
-        return parse(kind, raw, self.peer)
+        return await parse_aside(kind, raw, self.peer)
 
     async def answer(self, message: Message) -> None:
         """Send a message."""
@@ -321,3 +324,8 @@ def parse(kind: type[M], raw: bytes, peer: str) -> M:
         return kind.FromString(raw)
     except DecodeError:
         raise PeerFault(Reason.MALFORMED, f"{peer} sent what is no {kind.DESCRIPTOR.full_name}", peer=peer) from None
+
+
+async def parse_aside(kind: type[M], raw: bytes, peer: str) -> M:
+    """The same for a message that may be long: then the event loop serves others meanwhile."""
+    return parse(kind, raw, peer) if len(raw) <= ASIDE_BYTES else await asyncio.to_thread(parse, kind, raw, peer)

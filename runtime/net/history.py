@@ -140,10 +140,13 @@ def read_record(wire: history_pb2.Record) -> Record:
     )
 
 
-def read_records(wire: list[history_pb2.Record]) -> tuple[Record, ...]:
-    """Read records."""
+def read_records(wire: Sequence[history_pb2.Record], names: int) -> tuple[Record, ...]:
+    """Read records, with no more names in all of them than that."""
     if len(wire) > MOST_RECORDS:
         raise PeerFault(Reason.WRONG_LENGTH, f"{len(wire)} records in one message: {MOST_RECORDS} are the most")
+    found = sum(len(one.chain) + len(one.silos) + len(one.signatures) for record in wire for one in record.attempts)
+    if found > names:
+        raise PeerFault(Reason.WRONG_LENGTH, f"{found} names in records: {names} are the most", expected=names)
     return tuple(read_record(r) for r in wire)
 
 
@@ -205,14 +208,14 @@ def write_shown(shown: Shown) -> services_pb2.ShowResponse:
     )
 
 
-def read_shown(wire: services_pb2.ShowResponse, start: int) -> Shown:
-    """Read what a hop shows, asked for its records from one on."""
+def read_shown(wire: services_pb2.ShowResponse, start: int, names: int) -> Shown:
+    """Read what a hop shows, asked for its records from one on, with no more names in these than that."""
     told = tuple(
         Told(one.round, one.attempt, digest_field(one.model_digest, "the model digest"), read_bond(one.bond))
         for one in wire.told
     )
     life = fixed_field(wire.life, LIFE_BYTES, "a life")
-    records = read_records(list(wire.records))
+    records = read_records(wire.records, names)
     signature = fixed_field(wire.signature, SIGNATURE_BYTES, "a life's signature")
     return Shown(life, wire.total, start, records, wire.attempt, wire.last_released, told, signature)
 

@@ -39,6 +39,8 @@ TEXT_BYTES = 512
 """A sentence for people in a status or a refusal. It is cut there."""
 RECORDS_BYTES = 256 << 10
 """Of records in one message, beside the first and the last."""
+LEAST_NAME_BYTES = 3
+"""A name of one letter, as it travels."""
 MOST_EPOCHS = 2
 """Epochs in one greeting."""
 EPOCH_BYTES, EPOCH_MEMBER_BYTES = 32 << 10, 2 << 10
@@ -355,6 +357,13 @@ class Limits:
     def records(self) -> int:
         """Records one after the other: as many as fit with those that came before being short, as most are."""
         return 2 * self.record + RECORDS_BYTES
+
+    @cached_property
+    def names(self) -> int:
+        """Names in the records of one message: in the longest record, which may be of a larger epoch, or in many short
+        ones. As many as have room there, if they are short, would take forty times the message to read.
+        """
+        return 2 * MOST_ATTEMPTS * (self.silos + 2 * self.hops + 1) + RECORDS_BYTES // LEAST_NAME_BYTES
 
     @cached_property
     def transcript(self) -> int:

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.net.answers import fault_of
-from silomix.runtime.net.calls import Witness, check_length, parse
+from silomix.runtime.net.calls import Witness, check_length, parse_aside
 from silomix.runtime.net.version import check_protocol
 from silomix.v1 import services_pb2
 
@@ -90,7 +90,7 @@ class Line:
             answering = call(raw, metadata=self._metadata, timeout=timeout_s, wait_for_ready=wait)
             answer = await answering
             await self._check(answering)
-        return self._taken(what, stream, answer, kind, limit)
+        return await self._taken(what, stream, answer, kind, limit)
 
     async def listen(
         self, what: MethodDescriptor, request: Message, kind: type[M], limit: Longest, timeout_s: float | None = None
@@ -107,7 +107,7 @@ class Line:
                     if not checked:
                         await self._check(answers)
                         checked = True
-                    yield self._taken(what, stream, raw, kind, limit)
+                    yield await self._taken(what, stream, raw, kind, limit)
         finally:
             answers.cancel()  # whoever stops listening hangs up
 
@@ -129,7 +129,7 @@ class Line:
                 await self._check(answering)
         finally:
             sending.end()
-        return self._taken(what, stream, raw, GetMessageClass(what.output_type), limit)
+        return await self._taken(what, stream, raw, GetMessageClass(what.output_type), limit)
 
     async def _check(self, call: Any) -> None:
         """Refuse an answer of a node that speaks another protocol, before any of it is read."""
@@ -161,12 +161,12 @@ class Line:
         self._witness.crossed("sent", self._peer, what.name, stream, request.DESCRIPTOR.full_name, raw)
         return raw
 
-    def _taken(self, what: MethodDescriptor, stream: int, raw: object, kind: type[M], limit: Longest) -> M:
+    async def _taken(self, what: MethodDescriptor, stream: int, raw: object, kind: type[M], limit: Longest) -> M:
         if not isinstance(raw, bytes):
             raise PeerFault(Reason.MALFORMED, f"{self._peer} answered {what.name} with nothing", peer=self._peer)
         self._witness.crossed("received", self._peer, what.name, stream, kind.DESCRIPTOR.full_name, raw)
         check_length(raw, limit if isinstance(limit, int) else limit(raw), self._peer)
-        return parse(kind, raw, self._peer)
+        return await parse_aside(kind, raw, self._peer)
 
 
 def told_to_end() -> bool:

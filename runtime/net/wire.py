@@ -12,7 +12,16 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import KEY_BYTES, SEALED_BYTES
 from silomix.runtime.core.numbers.plan import MAX_MODULUS, Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import LEAST_COHORT, MAX_CHUNK, MAX_PARAMETERS, MAX_PRECISION, MAX_SECONDS, UpdateKind
+from silomix.runtime.core.policy import (
+    LEAST_COHORT,
+    MAX_CHUNK,
+    MAX_PARAMETERS,
+    MAX_PRECISION,
+    MAX_SECONDS,
+    MAX_SHUFFLERS,
+    MAX_SILOS,
+    UpdateKind,
+)
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.core.protocol.messages import (
     Bond,
@@ -253,6 +262,8 @@ def read_manifest(wire: manifest_pb2.Manifest) -> Manifest:
         raise PeerFault(Reason.MALFORMED, "chunk_parameters, deadline_s or minimum_cohort is out of range")
     if wire.round < 1 or wire.attempt < 1 or wire.group_size in (1, 2):
         raise PeerFault(Reason.MALFORMED, "round, attempt or group_size is out of range")
+    if len(wire.invited) > MAX_SILOS or len(wire.chain) > MAX_SHUFFLERS:
+        raise PeerFault(Reason.WRONG_LENGTH, "a manifest with more silos, or more hops, than any federation has")
     schema = read_schema(wire.schema)
     if digest_field(wire.schema_digest, "the schema digest") != schema.digest:
         raise PeerFault(Reason.WRONG_SCHEMA, "the schema does not have its digest")

@@ -80,7 +80,7 @@ LOOK_S = 0.1
 class AggregatorNode(Driver[core.Event, core.Effect]):
     """Drives the aggregator's state machine."""
 
-    weighty = (core.KeysIn, core.HeadIn, core.SumIn, core.ProofIn, core.DefenceIn, core.PadsFalse)
+    weighty = (core.KeysIn, core.HeadIn, core.SumIn, core.TossIn, core.ProofIn, core.DefenceIn, core.PadsFalse)
 
     def __init__(self, config: NodeConfig) -> None:
         """Find the newest model, and recall what the journal has."""

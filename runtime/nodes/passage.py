@@ -247,10 +247,8 @@ class Passage:
             elif kind == "chunk" and closed:
                 await self.take(frame.chunk)
             elif kind == "trailer":
-                came, trails, bodies = self.check_trailer(frame.trailer, sender, federation)
-                if checks(federation):  # a broken stream that begins anew ends as it would have ended
-                    check_told_once(self.trails, trails, self.manifest, federation)
-                await self.trailed(came, trails, bodies)
+                end = await asyncio.to_thread(self.check_trailer, frame.trailer, sender, federation)
+                await self.trailed(*end)
                 return self.came
             else:
                 raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} out of turn", peer=sender)
@@ -344,6 +342,8 @@ class Passage:
         bodies = read_bodies(list(trailer.bodies)) if checks(federation) else ()
         if checks(federation):
             check_bodies(bodies, self.cohort, trails[0].came, federation)
+            # A broken stream that begins anew ends as it would have ended.
+            check_told_once(self.trails, trails, self.manifest, federation)
         return root, trails, bodies
 
 

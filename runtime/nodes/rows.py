@@ -262,17 +262,25 @@ class GroupsPassage(TablePassage):
                 if self._masked:
                     seeds[number].append(self._seeds[participant.header])
             self._unnamed = self._without_names(cohort, partition)
+            await self._work(self._make_masks, seeds)
         else:
             assert partition is not None
             self._sizes_of = tuple(group.size for group in partition)
-            private = self._private
-            seeds = [[self.open_seed(s, private, "a silo") for s in g.seeds] if private else [] for g in partition]
+            await self._work(self._open_all, partition)
             self._sums = [self.layout.body() for _ in partition]
+
+    def _open_all(self, groups: tuple[Group, ...]) -> None:
+        """Open the seeds that came without names, at the aggregator: a hop has its own until the attempt is over."""
+        private = self._private
+        seeds = [[self.open_seed(s, private, "a silo") for s in g.seeds] if private else [] for g in groups]
+        self._make_masks(seeds)
+        for seed in (seed for group in seeds for seed in group):
+            seed.wipe()
+
+    def _make_masks(self, seeds: list[list[Secret]]) -> None:
+        """Make what is taken off each group's sum, and the pad."""
         context, moduli = self.manifest.context(self.layer), self.manifest.plan.moduli
         self._masks = [mask_streams([(seed, context) for seed in group], moduli) for group in seeds]
-        if not self.layer:  # a hop has them by silo, until the attempt is over
-            for seed in (seed for group in seeds for seed in group):
-                seed.wipe()
         if self.cover is not None:
             self._pad = mask_stream(self.cover.pad, self.cover.context, moduli)
 

@@ -50,7 +50,7 @@ from silomix.runtime.net.check.said import (
     write_statement,
 )
 from silomix.runtime.net.framing import SUM, chunk_frame
-from silomix.runtime.net.history import read_record, read_records, read_signatures, read_trails, write_shown
+from silomix.runtime.net.history import read_records, read_signatures, read_trails, write_shown
 from silomix.runtime.net.limits import SMALL_BYTES
 from silomix.runtime.net.lines import SERVICES, method
 from silomix.runtime.net.streams import Inbox, Outbox
@@ -176,7 +176,16 @@ class Spool:
 class ShufflerNode(Driver[core.Event, core.Effect]):
     """Drives the shuffler's state machine."""
 
-    weighty = (core.Prepare, core.Open, core.CoinIn, core.ProveIn, core.ChargeIn, core.CaseIn, core.ReadyIn)
+    weighty = (
+        core.Prepare,
+        core.Open,
+        core.CoinIn,
+        core.ProveIn,
+        core.ChargeIn,
+        core.CaseIn,
+        core.ReadyIn,
+        core.RecordIn,
+    )
 
     def __init__(self, config: NodeConfig) -> None:
         """Recall what the journal has."""
@@ -557,10 +566,11 @@ class ShufflerNode(Driver[core.Event, core.Effect]):
     async def store(self, records: tuple[Record, ...], life: bytes) -> services_pb2.StoreResponse:
         """Take records in, and answer with the signature for the last; with how many are here, if some are missing."""
         signature, log = b"", self.core.log
-        for record in records:
+        digests = await asyncio.to_thread(lambda: [record.digest for record in records])  # of thousands of names
+        for record, digest in zip(records, digests, strict=True):
             if record.round > log.round:
                 return services_pb2.StoreResponse(records=log.round)
-            if record.round < log.round and log.records[record.round].digest == record.digest != log.head:
+            if record.round < log.round and log.records[record.round].digest == digest != log.head:
                 continue
             try:
                 effects = await self.step(core.RecordIn(record, life))
@@ -695,7 +705,8 @@ class _Service:
         request = await call.request(services_pb2.OpenRequest, self.node.limits.opening)
         if not request.HasField("head"):
             raise PeerFault(Reason.MALFORMED, "an attempt is to be opened, and the record before it is missing")
-        manifest, head = await asyncio.to_thread(read_manifest, request.manifest), read_record(request.head)
+        manifest = await asyncio.to_thread(read_manifest, request.manifest)
+        (head,) = await asyncio.to_thread(read_records, [request.head], self.node.limits.names)
         await self.node.step(core.Open(manifest, head, self.node.clock(), request.life))
         waits_s = self.node.core.waits_s
         await call.answer(services_pb2.OpenResponse(manifest_digest=manifest.digest, closes_s=waits_s))
@@ -720,7 +731,8 @@ class _Service:
         node = self.node
         request = await call.request(services_pb2.ProveRequest, node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        check, bodies = read_check(request.check, node.federation.plan), read_bodies(list(request.bodies))
+        check = await asyncio.to_thread(read_check, request.check, node.federation.plan)
+        bodies = read_bodies(list(request.bodies))
         for effect in await node.step(core.ProveIn(manifest, read_trails(list(request.trails)), bodies, check)):
             if isinstance(effect, core.ShowProof):
                 await call.answer(services_pb2.ProveResponse(proof=write_proof(effect.proof)))
@@ -731,7 +743,7 @@ class _Service:
         node = self.node
         request = await call.request(services_pb2.DefendRequest, node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        check = read_check(request.check, node.federation.plan)
+        check = await asyncio.to_thread(read_check, request.check, node.federation.plan)
         bodies = read_bodies(list(request.bodies))
         effects = await node.step(core.ChargeIn(manifest, read_trails(list(request.trails)), bodies, check))
         defence = next(e for e in effects if isinstance(e, core.Defend)).defence
@@ -757,7 +769,8 @@ class _Service:
         node = self.node
         request = await call.request(services_pb2.AgreeRequest, node.limits.asked)
         manifest = digest_field(request.manifest_digest, "the manifest digest")
-        check = read_check(request.check, node.federation.plan) if request.HasField("check") else None
+        plan, told = node.federation.plan, request.HasField("check")
+        check = await asyncio.to_thread(read_check, request.check, plan) if told else None
         effects = await self.node.step(core.ReadyIn(manifest, read_trails(list(request.trails)), request.life, check))
         for effect in effects:
             if isinstance(effect, core.Convict):
@@ -776,4 +789,5 @@ class _Service:
 
     async def _store(self, call: Call) -> None:
         request = await call.request(services_pb2.StoreRequest, self.node.limits.records)
-        await call.answer(await self.node.store(read_records(list(request.records)), request.life))
+        records = await asyncio.to_thread(read_records, request.records, self.node.limits.names)
+        await call.answer(await self.node.store(records, request.life))

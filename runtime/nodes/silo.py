@@ -66,7 +66,7 @@ LOT_BYTES = 4 << 20
 class SiloNode(Driver[core.Event, core.Effect]):
     """Drives the silo's state machine."""
 
-    weighty = (core.Announced, core.CheckIn, core.CoinIn)
+    weighty = (core.Announced, core.CheckIn, core.CoinIn, core.RecordsIn)
 
     def __init__(self, config: NodeConfig, task: Task | None = None) -> None:
         """Load the task, and recall what the journal has."""
@@ -145,7 +145,8 @@ class SiloNode(Driver[core.Event, core.Effect]):
         """Take in what is announced. What takes long goes on aside, one of its kind at a time."""
         match news.WhichOneof("news"):
             case "records":
-                await self._records(read_records(list(news.records.records)))
+                records = await asyncio.to_thread(read_records, news.records.records, self.limits.names)
+                await self._records(records)
             case "check" | "coin" as kind:
                 if kind == "check":
                     self._unheard.clear()  # the coin of a check before this one is of no use any more

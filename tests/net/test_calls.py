@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,6 +26,7 @@ from silomix.runtime.net.calls import (
     check_length,
     parse,
 )
+from silomix.runtime.net.framing import one_field
 from silomix.runtime.net.version import PROTOCOL, PROTOCOL_NAME
 from silomix.v1 import services_pb2
 
@@ -301,6 +303,25 @@ async def test_a_request_that_does_not_parse_or_is_too_long_is_refused() -> None
     with pytest.raises(PeerFault) as long:
         await call(Context([bytes(11)])).request(REQUEST, 10)
     assert long.value.reason is Reason.WRONG_LENGTH
+
+
+async def test_a_long_request_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is written for it takes a tenth of a second for each mebibyte, and some may have many."""
+    read: list[bool] = []
+
+    def note(*about: Any) -> Any:
+        read.append(threading.current_thread() is threading.main_thread())
+        return parse(*about)
+
+    monkeypatch.setattr(calls, "parse", note)
+    for size in (calls.ASIDE_BYTES, calls.ASIDE_BYTES + 1):
+        later = one_field(15, bytes(size - 4))
+        assert len(later) == size
+        await call(Context([later])).request(REQUEST, size)
+    assert read == [True, False]
+    with pytest.raises(PeerFault) as refused:
+        await call(Context([b"\xff" * size])).request(REQUEST, size)
+    assert (refused.value.reason, refused.value.details["peer"]) == (Reason.MALFORMED, "silo-1")
 
 
 async def test_a_request_has_time_for_its_length_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

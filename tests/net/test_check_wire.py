@@ -188,3 +188,16 @@ def test_scalars_are_refused_below_level_malicious() -> None:
     with pytest.raises(PeerFault) as caught:
         said.read_statement(STATEMENT, plan)
     assert caught.value.reason is Reason.MALFORMED
+
+
+@pytest.mark.parametrize("field", ["scalars", "residues", "commitments"])
+def test_a_statement_is_of_no_more_lots_than_the_longest_chain_has(field: str) -> None:
+    """They may be empty, so that millions of them fit into what a large check may take."""
+    lot = bytes(SCALAR_BYTES * sum(rhos(PLAN))) if field == "scalars" else b""
+    wire = check_pb2.Statement(name="silo-1", context=bytes(32), coin=bytes(32), signature=bytes(64))
+    getattr(wire, field).extend([lot] * said.MOST_LOTS)
+    said.read_statement(wire, PLAN)
+    getattr(wire, field).append(lot)
+    with pytest.raises(PeerFault, match="102 lots in one statement") as caught:
+        said.read_statement(wire, PLAN)
+    assert caught.value.reason is Reason.WRONG_LENGTH

@@ -8,6 +8,7 @@ from tests.core.protocol.federations import cohort, federation, header, headers,
 from silomix.runtime.core.numbers.plan import Granularity
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
 from silomix.runtime.core.protocol.federation import Federation
+from silomix.runtime.core.protocol.rules import MOST_ATTEMPTS
 from silomix.runtime.net import limits as module
 from silomix.runtime.net.framing import BODY, chunk_frame
 from silomix.runtime.net.limits import (
@@ -17,6 +18,7 @@ from silomix.runtime.net.limits import (
     LEAST_IDLE_S,
     METADATA_BYTES,
     PART_BYTES,
+    RECORDS_BYTES,
     SCHEMA_BYTES,
     SLACK_BYTES,
     SLOWEST_BYTES_S,
@@ -134,3 +136,11 @@ def test_a_status_and_a_refusal_fit() -> None:
 def test_a_part_of_a_model_fits_beside_its_length() -> None:
     part = services_pb2.ModelPart(total_bytes=module.LARGE, data=bytes(PART_BYTES))
     assert part.ByteSize() <= of(federation()).part <= part.ByteSize() + SLACK_BYTES
+
+
+@pytest.mark.parametrize(("silos", "hops"), SIZES)
+def test_the_longest_record_has_room_for_its_names_and_so_have_many_short_ones(silos: int, hops: int) -> None:
+    """But not as many as fit into a message that has room for long ones."""
+    limits = of(federation(silos, hops))
+    assert MOST_ATTEMPTS * (silos + hops + hops + 1) <= limits.names
+    assert RECORDS_BYTES // 3 <= limits.names <= max(2 * RECORDS_BYTES, limits.records) // 4

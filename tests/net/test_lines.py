@@ -1,6 +1,7 @@
 """R7: what a peer answers is measured and parsed here, and what is no answer is a fault of that peer's, by name."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 from tests.net.contexts import Host
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.net import calls
 from silomix.runtime.net.answers import transient
+from silomix.runtime.net.calls import parse
+from silomix.runtime.net.framing import one_field
 from silomix.runtime.net.lines import Line, method
 from silomix.runtime.net.version import PROTOCOL, PROTOCOL_NAME, SAID, check_protocol
 from silomix.v1 import body_pb2, services_pb2
@@ -138,6 +142,23 @@ async def test_an_answer_may_be_as_long_as_it_may() -> None:
     raw = services_pb2.GetStatusResponse(federation="f" * 98).SerializeToString()
     assert len(raw) == 100
     assert (await ask(raw)).federation == "f" * 98
+
+
+async def test_a_long_answer_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hop that shows records, or a member that greets, may answer with many mebibytes of small parts."""
+    read: list[bool] = []
+
+    def note(*about: Any) -> Any:
+        read.append(threading.current_thread() is threading.main_thread())
+        return parse(*about)
+
+    monkeypatch.setattr(calls, "parse", note)
+    raw = one_field(15, bytes(calls.ASIDE_BYTES))
+    await ask(raw, len(raw))
+    answers = line(Channel(raw)).listen(WATCH, services_pb2.WatchRequest(), type(GOOD), len(raw))
+    await anext(answers)
+    await answers.aclose()
+    assert read == [False, False]
 
 
 async def test_whoever_stops_listening_hangs_up() -> None:

@@ -31,7 +31,15 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import SEALED_BYTES, Secret
 from silomix.runtime.core.numbers.plan import Encoding, Granularity, Level, Plan, Quantiser
 from silomix.runtime.core.numbers.schema import Dtype, Schema, TensorSpec
-from silomix.runtime.core.policy import LEAST_COHORT, MAX_CHUNK, MAX_PARAMETERS, MAX_SECONDS, UpdateKind
+from silomix.runtime.core.policy import (
+    LEAST_COHORT,
+    MAX_CHUNK,
+    MAX_PARAMETERS,
+    MAX_SECONDS,
+    MAX_SHUFFLERS,
+    MAX_SILOS,
+    UpdateKind,
+)
 from silomix.runtime.core.protocol.hearing import LIFE_BYTES, Shown, Told
 from silomix.runtime.core.protocol.lineage import Transcript
 from silomix.runtime.core.protocol.messages import (
@@ -243,6 +251,9 @@ SHOWN = Shown(bytes(LIFE_BYTES), 1, 0, (RECORD,), 1, 1, (Told(1, 1, bytes(32), b
 LONG = "x" * 65
 SHORT, MALFORMED, SCHEMA_WRONG = Reason.WRONG_LENGTH, Reason.MALFORMED, Reason.WRONG_SCHEMA
 
+NAMES = 10_000
+"""More than any message here has."""
+
 GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "manifest": (lambda: write_manifest(M), read_manifest),
     "header": (lambda: write_header(H), read_header),
@@ -260,7 +271,7 @@ GOOD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         ),
         read_transcript,
     ),
-    "shown": (lambda: write_shown(SHOWN), lambda wire: read_shown(wire, 0)),
+    "shown": (lambda: write_shown(SHOWN), lambda wire: read_shown(wire, 0, NAMES)),
 }
 
 DIGESTS = (
@@ -542,10 +553,40 @@ def test_the_core_has_every_field_of_the_wire() -> None:
 
 def test_a_message_has_a_bounded_number_of_records() -> None:
     one = write_record(RECORD)
-    assert len(read_records([one] * MOST_RECORDS)) == MOST_RECORDS
+    assert len(read_records([one] * MOST_RECORDS, NAMES)) == MOST_RECORDS
     with pytest.raises(PeerFault) as caught:
-        read_records([one] * (MOST_RECORDS + 1))
+        read_records([one] * (MOST_RECORDS + 1), NAMES)
     assert caught.value.reason is Reason.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("field", ["chain", "silos", "signatures"])
+def test_records_have_a_bounded_number_of_names_and_none_of_more_is_read(field: str) -> None:
+    """Each takes forty times its length once it is read, and its turn when the record's digest is made."""
+    names: Any = ["ab"] * 5 if field != "signatures" else [history_pb2.Signature(name="ab", signature=bytes(64))] * 5
+    one = write_record(replace(RECORD, attempts=()))
+    for _ in range(2):
+        getattr(one.attempts.add(attempt=1, manifest_digest=bytes(32)), field).extend(names)
+    shown = write_shown(SHOWN)
+    del shown.records[:]
+    shown.records.extend([one, one])
+    assert len(read_records([one, one], 20)) == len(read_shown(shown, 0, 20).records) == 2
+    for wrong in (one, shown.records[0]):
+        wrong.attempts[0].manifest_digest = b"short"  # nobody gets that far
+    for read in (lambda: read_records([one, one], 19), lambda: read_shown(shown, 0, 19)):
+        with pytest.raises(PeerFault, match="20 names in records") as caught:
+            read()
+        assert caught.value.reason is Reason.WRONG_LENGTH
+
+
+def test_a_manifest_has_no_more_silos_and_hops_than_there_can_be() -> None:
+    for field, most in (("invited", MAX_SILOS), ("chain", MAX_SHUFFLERS)):
+        wire = write_manifest(M)
+        getattr(wire, field)[:] = ["a"] * most
+        read_manifest(wire)
+        getattr(wire, field).append("a")
+        with pytest.raises(PeerFault) as caught:
+            read_manifest(wire)
+        assert caught.value.reason is Reason.WRONG_LENGTH
 
 
 def test_records_are_announced_as_they_are_batched_and_each_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """How a hop answers and passes on: with the decision that was asked for, and again if the next hop was only busy."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.core.protocol.checks import F as CHECKED
 from tests.core.protocol.federations import AGGREGATOR, federation, manifest
 from tests.nodes.alone import Peers, alone, call, config_of, ended
 
-from silomix.runtime.core.errors import Reason
+from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Secret
 from silomix.runtime.core.numbers.plan import Level
 from silomix.runtime.core.numbers.tamper import EquationKind
@@ -25,7 +26,7 @@ from silomix.runtime.core.protocol.machine import Remember
 from silomix.runtime.nodes import shuffler as module
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import ShufflerNode, _Service
-from silomix.v1 import services_pb2
+from silomix.v1 import check_pb2, history_pb2, services_pb2
 
 F = federation(level=Level.TRUSTED)
 NOTED: core.Effect = Remember(core.KeysGone(1, 1))
@@ -81,6 +82,64 @@ def test_a_call_is_answered_with_what_was_asked_for_and_not_with_what_was_noted_
         return str(kind.FromString(raw))
 
     assert said in hop(tmp_path, go, CHECKED)
+
+
+@pytest.mark.parametrize(
+    ("method", "reader", "request_"),
+    [
+        ("_store", "read_records", services_pb2.StoreRequest()),
+        ("_open", "read_records", services_pb2.OpenRequest(head=history_pb2.Record())),
+        (
+            "_agree",
+            "read_check",
+            services_pb2.AgreeRequest(manifest_digest=bytes(32), check=check_pb2.CheckTranscript()),
+        ),
+        ("_prove", "read_check", services_pb2.ProveRequest(manifest_digest=bytes(32))),
+        ("_defend", "read_check", services_pb2.DefendRequest(manifest_digest=bytes(32))),
+    ],
+)
+def test_what_may_be_long_is_not_read_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, reader: str, request_: Message
+) -> None:
+    """Records of as many names as fit into a message took half a second to read with a hundred silos."""
+    read: list[bool] = []
+
+    def note(*_: object) -> None:
+        read.append(threading.current_thread() is threading.main_thread())
+        raise PeerFault(Reason.MALFORMED, "that is enough")
+
+    monkeypatch.setattr(module, reader, note)
+    monkeypatch.setattr(module, "read_manifest", lambda _: None)
+
+    async def go(node: ShufflerNode) -> None:
+        made, _ = call(AGGREGATOR, request_)
+        with pytest.raises(PeerFault, match="that is enough"):
+            await getattr(_Service(node), method)(made)
+
+    hop(tmp_path, go, CHECKED)
+    assert read == [False]
+
+
+def test_no_record_is_hashed_on_the_event_loop(tmp_path: Path) -> None:
+    """It may have thousands of names."""
+    hashed: list[bool] = []
+
+    class Later:
+        """A record of a round that is still to come."""
+
+        round = 7
+
+        @property
+        def digest(self) -> bytes:
+            hashed.append(threading.current_thread() is threading.main_thread())
+            return bytes(32)
+
+    async def go(node: ShufflerNode) -> int:
+        later: Any = Later()
+        return (await node.store((later,), b"")).records
+
+    assert hop(tmp_path, go) == 0
+    assert hashed == [False]
 
 
 @pytest.mark.parametrize("state", core.State)

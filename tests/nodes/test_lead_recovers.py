@@ -1,10 +1,12 @@
 """What an aggregator that begins takes from others: records that it can check, and the very model that is on record."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.protocol import aggregator as core
 from silomix.runtime.core.protocol.hearing import MOST_MISSED, Life, Shown, life_after, number_of
 from silomix.runtime.core.protocol.roundlog import Outcome, Record, RoundLog
-from silomix.runtime.net.history import write_record
+from silomix.runtime.net.history import read_shown, write_record
 from silomix.runtime.net.limits import PART_BYTES
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.lead import recovery as module
@@ -68,6 +70,21 @@ async def test_a_hop_is_asked_from_the_newest_record_on_that_is_here_and_is_hear
         await node.recovery.show("shuffler-1")
         assert [request.start for request in line.asked] == [ROUNDS]
         assert node.core.heard["shuffler-1"].records == tuple(records[-1:])
+
+
+async def test_what_a_hop_shows_is_not_read_on_the_event_loop(led: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hop can make it as long as records may be: that took seconds of a large federation's aggregator."""
+    read: list[bool] = []
+
+    def note(*about: Any) -> Shown:
+        read.append(threading.current_thread() is threading.main_thread())
+        return read_shown(*about)
+
+    monkeypatch.setattr(module, "read_shown", note)
+    async with asking(led) as node:
+        records = node.core.log.records
+        await told(node, monkeypatch, OneLine([shown(node.core.life, records[-1:], ROUNDS + 1)]))
+    assert read == [False]
 
 
 async def test_a_hop_is_asked_page_by_page_and_no_longer_than_it_has_any(

@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from tests.nodes.federations import run, until
 from tests.nodes.leads import ROUNDS, answers, call_of, kept, leading, refused
 
@@ -21,6 +23,7 @@ from silomix.runtime.core.protocol.identity import Identity
 from silomix.runtime.core.protocol.messages import Manifest
 from silomix.runtime.core.protocol.roundlog import Outcome, computed_digest
 from silomix.runtime.net.history import read_record, write_transcript
+from silomix.runtime.net.wire import read_manifest
 from silomix.runtime.nodes import sums
 from silomix.runtime.nodes.aggregator import AggregatorNode
 from silomix.runtime.nodes.lead.service import Service
@@ -28,7 +31,7 @@ from silomix.runtime.nodes.passage import Passage
 from silomix.runtime.nodes.rows import make_passage
 from silomix.runtime.nodes.shuffler import LATE_S
 from silomix.runtime.store.modelfile import write_model
-from silomix.v1 import services_pb2
+from silomix.v1 import manifest_pb2, services_pb2
 
 NOT_LAST = (Reason.WRONG_CHAIN, "shuffler-1 is not the last hop")
 NOT_OPEN = (Reason.WRONG_MANIFEST, "the stream belongs to no open attempt")
@@ -188,6 +191,26 @@ async def test_no_more_is_read_of_a_sum_than_where_its_chunks_lie(led: Path, mon
         assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
         path.write_bytes(b"")
         assert (await refused(node, "GetSum", "silo-01", sum_of(1)))[0] is Reason.WRONG_ROUND
+
+
+async def test_nothing_but_the_part_that_is_next_is_kept_of_a_sum_while_it_is_given(
+    led: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All silos ask for it at once, and each may take as long as it likes."""
+    read: list[Callable[[], Manifest | None]] = []
+
+    def note(wire: manifest_pb2.Manifest) -> Manifest:
+        manifest = read_manifest(wire)
+        read.append(weakref.ref(manifest))
+        return manifest
+
+    monkeypatch.setattr(sums, "read_manifest", note)
+    async with leading(led) as node:
+        parts: Any = node.sum_parts(1)
+        assert services_pb2.SumPart.FromString(next(parts)).HasField("transcript")
+        kept_by_it = [each for each in parts.gi_frame.f_locals.values() if isinstance(each, Message | bytes)]
+        (manifest,) = read
+        assert (manifest(), kept_by_it) == (None, [])
 
 
 @pytest.mark.parametrize("method", ["Watch", "GetModel", "GetSum", "Confirm", "Say", "GiveModel"])

@@ -1,8 +1,10 @@
 """What every node decides for itself: which epoch it goes on in, which process of a hop it believes, what it logs."""
 
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +13,17 @@ from tests.core.protocol.test_epochs import following, more
 from tests.nodes.alone import alone, config_of
 
 from silomix.runtime.core.errors import PeerFault, Reason
+from silomix.runtime.core.protocol import aggregator as lead
+from silomix.runtime.core.protocol import shuffler as hop
+from silomix.runtime.core.protocol import silo
 from silomix.runtime.core.protocol.epochs import Epochs
 from silomix.runtime.core.protocol.hearing import Life, life_after
 from silomix.runtime.core.protocol.roundlog import Record
 from silomix.runtime.net.meeting import Greeting
-from silomix.runtime.nodes.node import LOG_EVERY_S, Node
+from silomix.runtime.nodes.aggregator import AggregatorNode
+from silomix.runtime.nodes.node import LOG_EVERY_S, Driver, Node
+from silomix.runtime.nodes.shuffler import ShufflerNode
+from silomix.runtime.nodes.silo import SiloNode
 from silomix.v1 import member_pb2
 
 NOW = federation()
@@ -41,6 +49,23 @@ class Idle(Node):
 def idle(directory: Path, work: Callable[[Any], Coroutine[Any, Any, Any]], name: str = "silo-1") -> Any:
     """Have something done with such a node."""
     return alone(lambda: Idle(config_of(directory, NOW, name)), work)
+
+
+# Where it is decided
+
+
+@pytest.mark.parametrize(
+    ("node", "event"),
+    [(AggregatorNode, lead.TossIn), (ShufflerNode, hop.RecordIn), (SiloNode, silo.RecordsIn)],
+    ids=["shares", "a record", "records"],
+)
+async def test_what_takes_hundreds_of_signatures_does_not_hold_up_the_event_loop(node: type[Any], event: type) -> None:
+    """The last share of a coin has all others looked at again: in a large federation that took more than a second. A
+    record may name one release in each of 128 attempts, with everybody's signatures every time."""
+    driver: Driver[Any, Any] = object.__new__(node)
+    driver.machine = SimpleNamespace(step=lambda _: [threading.current_thread()])  # type: ignore[assignment]
+    (decided,) = await driver._decide(object.__new__(event))
+    assert decided is not threading.current_thread()
 
 
 # Epochs

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,7 +30,8 @@ from tests.core.protocol.test_grouping import grouping
 from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import Overwritten, Secret
 from silomix.runtime.core.numbers.plan import Granularity, Level
-from silomix.runtime.core.protocol.check.blame import EquivocationError
+from silomix.runtime.core.protocol.check.blame import EquivocationError, check_told_once
+from silomix.runtime.core.protocol.check.said import check_bodies
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Cohort, Group, Manifest
 from silomix.runtime.core.protocol.release import PadContext, bodies_root, pad_digest
@@ -37,6 +39,7 @@ from silomix.runtime.core.protocol.rules import baseline, layout
 from silomix.runtime.core.protocol.silo import Silo
 from silomix.runtime.net.history import read_trail, write_trail
 from silomix.runtime.net.wire import write_cohort, write_grouping, write_groups
+from silomix.runtime.nodes import passage as module
 from silomix.runtime.nodes.check import hop as checking
 from silomix.runtime.nodes.passage import Cover, LastPassage, Passage, SumPassage
 from silomix.runtime.nodes.rows import GroupsPassage, make_passage
@@ -174,6 +177,24 @@ def test_bodies_that_the_silos_did_not_sign_are_refused_where_there_is_a_check()
 
     assert refused(CHECKED, forged) is Reason.BAD_SIGNATURE
     assert refused(CHECKED, lambda frames: frames[-1].trailer.ClearField("bodies")) is Reason.WRONG_SEQUENCE
+
+
+def test_the_end_of_a_sum_is_not_looked_at_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has every silo's signature, and where two stories were told all of the manifest's are looked at too."""
+    looked: list[bool] = []
+
+    def note(*about: Any) -> None:
+        looked.append(threading.current_thread() is threading.main_thread())
+        check_bodies(*about)
+
+    def note_told(*about: Any) -> None:
+        looked.append(threading.current_thread() is threading.main_thread())
+        check_told_once(*about)
+
+    monkeypatch.setattr(module, "check_bodies", note)
+    monkeypatch.setattr(module, "check_told_once", note_told)
+    assert refused(CHECKED, lambda _: None) is None
+    assert looked == [False, False]
 
 
 def test_bodies_are_not_looked_at_where_there_is_no_check() -> None:
@@ -421,6 +442,7 @@ def test_the_aggregator_keeps_no_seeds_of_groups_once_their_masks_are_keyed(monk
     c, opened = cohort(m, headers(m, f)), list[Secret]()
 
     def open_seed(*_: Any) -> Secret:
+        assert threading.current_thread() is not threading.main_thread()  # hundreds of them take a tenth of a second
         opened.append(Secret(os.urandom(32)))
         return opened[-1]
 

@@ -1,6 +1,7 @@
 """What a silo's process refuses: other tasks, a second training, other receipts. What it overwrites when it is done."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -48,12 +49,12 @@ from silomix.runtime.core.protocol.check.trapped import NO_TRAPS
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.messages import Manifest, Receipt
 from silomix.runtime.core.protocol.release import Ready
-from silomix.runtime.core.protocol.roundlog import Attempted, Fork, RoundLog, genesis
+from silomix.runtime.core.protocol.roundlog import Attempted, Fork, Record, RoundLog, genesis
 from silomix.runtime.core.protocol.rules import layout
 from silomix.runtime.factory import TaskError
 from silomix.runtime.net.check.case import write_subject
-from silomix.runtime.net.history import write_batch
-from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S
+from silomix.runtime.net.history import read_records, write_batch
+from silomix.runtime.net.limits import FRAME_S, SLOWEST_BYTES_S, Limits
 from silomix.runtime.net.wire import read_receipt, write_manifest, write_receipt
 from silomix.runtime.nodes import silo as module
 from silomix.runtime.nodes.check.silo import Held, measure
@@ -131,6 +132,19 @@ def done(f: Federation = F, rounds: int | None = None) -> News:
 
 def test_a_silo_ends_when_the_federation_is_done(tmp_path: Path) -> None:
     silo(tmp_path, SiloNode.main, Watch=[[done(), OVER], [RuntimeError("it asks again")]])
+
+
+def test_records_are_not_read_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+
+    def note(wire: list[history_pb2.Record], names: int) -> tuple[Record, ...]:
+        read.append(threading.current_thread() is threading.main_thread())
+        assert names == Limits.of(F).names
+        return read_records(wire, names)
+
+    monkeypatch.setattr(module, "read_records", note)
+    silo(tmp_path, SiloNode.main, Watch=[[done(), OVER], [RuntimeError("it asks again")]])
+    assert read == [False]
 
 
 @pytest.mark.parametrize("rounds", [0, F.policy.rounds - 1])

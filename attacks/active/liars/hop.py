@@ -36,7 +36,7 @@ from silomix.runtime.core.protocol.messages import (
 )
 from silomix.runtime.core.protocol.release import Ready, Trail, bodies_root
 from silomix.runtime.core.protocol.roundlog import Record, countersign_digest
-from silomix.runtime.net.history import read_records, read_trails, write_shown
+from silomix.runtime.net.history import read_record, read_trails, write_shown
 from silomix.runtime.net.wire import read_cohort, read_header, read_manifest, write_receipt, write_round_key
 from silomix.v1 import body_pb2, services_pb2
 
@@ -204,7 +204,7 @@ class LyingHop(Member):
     async def _store(self, request: bytes, context: Any) -> bytes:
         if self.on_store is not None:
             return self.on_store(request)
-        records = read_records(list(services_pb2.StoreRequest.FromString(request).records))
+        records = [read_record(one) for one in services_pb2.StoreRequest.FromString(request).records]
         signature = [self.store(record) for record in records][-1]
         return services_pb2.StoreResponse(records=records[-1].round + 1, signature=signature).SerializeToString()
 

@@ -22,6 +22,7 @@ from silomix.runtime.core.protocol.check.blame import Case, Charge, Defence, Ver
 from silomix.runtime.core.protocol.check.hearing import Hearing
 from silomix.runtime.core.protocol.check.said import (
     CheckTranscript,
+    FalseShareError,
     SignedRoot,
     Statement,
     Subject,
@@ -1371,16 +1372,15 @@ class Aggregator(Machine[Phase, Event, Effect, Fact]):
         return self.hearing
 
     def _toss(self, event: TossIn) -> list[Effect]:
-        """Take a share in. The last one makes the coin; one that was not committed to names its silo."""
+        """Take a share in. The last one makes the coin; one that was not committed to names its silo.
+
+        No other refusal is worth the hundreds of signatures of a verdict: a silo may ask for one as often as it likes.
+        """
         hearing, manifest = self._hearing, self._open_manifest
         try:
             complete = hearing.toss(event.toss)
-        except PeerFault as fault:
-            try:
-                verdict = decide(hearing.charge(event.toss), self.federation)
-            except PeerFault:
-                raise fault from None  # nothing that anybody would have to answer for
-            return self._convict(verdict, event.now)
+        except FalseShareError:
+            return self._convict(decide(hearing.charge(event.toss), self.federation), event.now)
         if not complete:
             return []
         self._until = event.now + self.federation.policy.release_s

@@ -5,6 +5,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.numbers.masks import SEED_BYTES
 from silomix.runtime.core.numbers.plan import Level, Plan
 from silomix.runtime.core.numbers.tamper import SHARE_BYTES, EquationKind
+from silomix.runtime.core.policy import MAX_SHUFFLERS
 from silomix.runtime.core.protocol.check.blame import Defence
 from silomix.runtime.core.protocol.check.forms import write_scalars
 from silomix.runtime.core.protocol.check.said import (
@@ -19,6 +20,9 @@ from silomix.runtime.core.protocol.check.trapped import Trapped, TrapProof
 from silomix.runtime.core.protocol.identity import SIGNATURE_BYTES
 from silomix.runtime.net.wire import digest_field, fixed_field, name_field
 from silomix.v1 import check_pb2
+
+MOST_LOTS = MAX_SHUFFLERS + 1
+"""Of scalars, residues or commitments in one statement: a silo's are of its body, and of its mask for each hop."""
 
 
 def write_bodies(bodies: tuple[SignedRoot, ...]) -> list[check_pb2.SignedRoot]:
@@ -73,6 +77,9 @@ def read_statement(wire: check_pb2.Statement, plan: Plan) -> Statement:
     """Read scalars, as many as the plan has."""
     if plan.level is not Level.MALICIOUS:
         raise PeerFault(Reason.MALFORMED, f"scalars of a tamper check, and there is none at level {plan.level}")
+    lots = max(len(wire.scalars), len(wire.residues), len(wire.commitments))
+    if lots > MOST_LOTS:  # they may be empty, and take a hundred times their length to read
+        raise PeerFault(Reason.WRONG_LENGTH, f"{lots} lots in one statement: {MOST_LOTS} are the most", found=lots)
     return Statement(
         name_field(wire.name, "a member's name"),
         digest_field(wire.context, "the digest of a release"),

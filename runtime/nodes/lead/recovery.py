@@ -102,7 +102,8 @@ class Recovery:
             )
             what, limit = method("ShufflerService", "Show"), node.limits.shown
             answer = await node.line(hop).ask(what, request, services_pb2.ShowResponse, limit, SHOW_S)
-            shown, before = read_shown(answer, start), len(records)
+            shown = await asyncio.to_thread(read_shown, answer, start, node.limits.names)
+            before = len(records)
             check_asked(shown.life, life)
             records += shown.records
             told = until_change(replace(shown, records=tuple(records)), core_.log)

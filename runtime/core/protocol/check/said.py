@@ -121,6 +121,13 @@ class Toss:
         return digest("toss", self.silo, self.ballot, self.share)
 
 
+class FalseShareError(PeerFault):
+    """A refusal of a share that its silo has signed for this very check and had not committed to: that is evidence.
+
+    All other refusals of a share show nothing, so that nobody need look any further.
+    """
+
+
 def commitment(share: Secret, silo: str, manifest: bytes) -> bytes:
     """What a silo's header says of its share: it serves one attempt."""
     return tamper.commit(share.value, silo, manifest)
@@ -141,7 +148,7 @@ def check_toss(one: Toss, subject: Subject, federation: Federation) -> None:
         raise PeerFault(Reason.SHARE_MISMATCH, f"{one.silo} tossed for another check", peer=one.silo)
     if not matches(one, subject):
         why = f"{one.silo} showed a share of the coin that it had not committed to"
-        raise PeerFault(Reason.SHARE_MISMATCH, why, peer=one.silo)
+        raise FalseShareError(Reason.SHARE_MISMATCH, why, peer=one.silo)
 
 
 def matches(one: Toss, subject: Subject) -> bool:
