@@ -196,7 +196,7 @@ def _chunk_of_any(field: int, raw: bytes, _: int) -> Any:
     return _READ_CHUNK(field, raw, len(raw))
 
 
-def _or_nothing(kind: Any, raw: bytes, _: str) -> Any:
+async def _or_nothing(kind: Any, raw: bytes, _: str) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError:
@@ -263,7 +263,7 @@ def _patches() -> dict[Rule, list[Patch]]:
             (calls.Room, "place", _room_for_all),
             (calls.Pace, "turn", _at_once),
             (streams, "read_chunk", _chunk_of_any),
-            (lines, "parse", _or_nothing),
+            (lines, "parse_aside", _or_nothing),
             (silo_node.SiloNode, "_longest", lambda _, raw: len(raw)),
             (rules, "pin_problem", lambda *_: ""),
             (pins, "form_problem", _read_in_good_faith),
