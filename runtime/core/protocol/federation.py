@@ -209,9 +209,9 @@ class Federation:
     def draw(self, round_: int, model: bytes) -> tuple[str, ...]:
         """Draw the silos of a round on a model, in the order of their names.
 
-        Everybody computes the draw, so nobody chooses whom to invite. It is the same in every attempt at a round, so
-        that a cohort that was released can be formed again. It depends on the model: whoever wrote the federation file
-        could try many, and see all draws to come.
+        Everybody computes the draw, so the aggregator cannot simply name whom it wants. It is the same in every attempt
+        at a round, so that a cohort that was released can be formed again. It depends on the model: whoever wrote the
+        federation file could try many, and see all draws to come.
         """
         names = self.silo_names
         if self.drawn == len(names):
