@@ -175,28 +175,27 @@ def unchanged(f: Federation) -> News:
 
 @pytest.mark.parametrize(
     ("rounds", "seen", "ends"),
-    [(4, False, False), (4, True, True), (1, False, True)],
-    ids=["not seen", "seen", "no round is left anyway"],
+    [(4, False, False), (2, False, False), (4, True, True), (1, False, True)],
+    ids=["not seen", "not seen, and one round is left", "seen", "no round is left anyway"],
 )
 def test_a_silo_ends_because_a_round_has_changed_nothing_only_if_it_has_seen_that_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, rounds: int, seen: bool, ends: bool
 ) -> None:
     """Hops countersign whatever model a record names: a single false one would send every silo away."""
-    f, nothing = federation(rounds=rounds, release_s=1), [ended(grpc.StatusCode.UNAVAILABLE, "no sum is given")]
+    f = federation(rounds=rounds)
 
     async def go(node: SiloNode) -> None:
-        async def computed(wanted: bytes = b"") -> Any:
-            node.follower.at = 1
+        async def follow(wanted: bytes = b"") -> Any:
+            node.follower.at, node.follower.liar = (1, "") if seen else (-1, "it named another model")
 
-        if seen:
-            node.follower.follow = computed  # type: ignore[method-assign]
+        node.follower.follow = follow  # type: ignore[method-assign]
         try:
             await node.main()
         finally:
             assert rejections(node, Reason.WRONG_ROUND) == (not ends)
 
     with nullcontext() if ends else pytest.raises(RuntimeError, match="it watches on"):
-        silo(tmp_path, go, f, Watch=[[unchanged(f), OVER], [RuntimeError("it watches on")]], GetSum=[nothing])
+        silo(tmp_path, go, f, Watch=[[unchanged(f), OVER], [RuntimeError("it watches on")]])
     assert said(caplog, "which this silo has not found") == (not ends)
 
 

@@ -223,6 +223,19 @@ def test_a_hop_that_is_heard_late_gets_the_newest_record_if_it_lacks_it(total: i
     assert effects == ([AskStore(newest, ("hop-4",))] if total == 1 else [])
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["there is no record yet", "every hop is asked already"])
+def test_a_hop_that_is_heard_late_is_asked_to_store_nothing_while(begun: bool) -> None:
+    node = Node(FOUR)
+    awake(node)
+    for hop in FOUR.chain[:3]:
+        node.feed(HeadIn(hop, node.shown(), 0.0))
+    node.feed(Tick(HEAR_S + 1))
+    if begun:
+        effects = node.feed(Start(MODEL, STATE, SCHEMA, HEAR_S + 2))
+        assert effects[-1] == AskStore(node.core.log.records[0], FOUR.chain)
+    assert node.feed(HeadIn("hop-4", node.shown(total=0), HEAR_S + 3)) == []
+
+
 def test_a_hop_that_shows_again_and_again_that_it_lacks_the_newest_record_is_asked_once() -> None:
     """Each question is asked until it is answered: a hop that refuses it, and shows as often what it lacks, would have
     the aggregator ask ever more at once."""
