@@ -100,9 +100,10 @@ class Follower:
                 await self._node.work(self._load)
             while self.at < self._log.round - 1:
                 await self._advance()
-            if self._own and self._told != self._log.head:
-                self._told = self._log.head
-                self._telling = self._node.spawn(self._confirm(self._told))
+            # Not the log's head: the machine may be adding records, in a thread, that nothing was computed for yet.
+            if self._own and self._told != (here := self._log.records[self.at].digest):
+                self._told = here
+                self._telling = self._node.spawn(self._confirm(here))
             if wanted and self._log.model != wanted:  # its round ended meanwhile: what is here is the next one
                 raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model

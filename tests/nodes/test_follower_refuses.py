@@ -412,6 +412,36 @@ def test_a_silo_that_was_started_again_goes_on_with_the_model_that_it_has_comput
     followed(tmp_path, log_of(told), go)
 
 
+class Growing(RoundLog):
+    """A log to which the machine, in its thread, adds a record just when somebody has seen how many there are."""
+
+    coming: list[Record]
+
+    @property
+    def round(self) -> int:
+        seen = len(self.records)
+        if seen == 2 and self.coming:
+            self.records.append(self.coming.pop())
+        return seen
+
+
+def test_a_silo_signs_for_what_it_has_computed_and_for_no_record_that_comes_in_meanwhile(tmp_path: Path) -> None:
+    told = story()
+    log = Growing(told.net.f, log_of(told).records)
+    log.coming = []
+
+    async def go(follower: Follower, peers: Peers, _: SiloNode) -> None:
+        kept(follower, told)
+        await follower._node.work(follower._load)
+        log.coming = [after(log_of(told), OTHER).records[-1]]
+        await follower.follow()
+        await follower.told()
+        assert len(log.records) == 3
+        assert [request.record_digest for _, request in peers.asked] == [told.record.digest]  # type: ignore[union-attr]
+
+    followed(tmp_path, log, go)
+
+
 def after(log: RoundLog, model: Tensors) -> RoundLog:
     """The log with one round more that was applied, after which the model is said to be this one."""
     m = manifest(log.federation, log.round, log=log)
