@@ -299,7 +299,8 @@ class Follower:
     def _load(self) -> None:
         """Read the newest model that is here, and whole.
 
-        One that a round is said to have made, and an earlier one had, may be here from then: that shows nothing.
+        One that a round is said to have made, and an earlier one had, may be here from then: that shows nothing. The
+        server's state, where there is one, is kept by round.
         """
         sweep(self._directory.models)
         known, made = set[bytes](), list[Record]()
@@ -308,7 +309,7 @@ class Follower:
             if record.outcome is not Outcome.ABANDONED:
                 anew = record.model_after not in known
                 known.add(record.model_after)
-            if anew:
+            if anew or self._optimiser.slots:
                 made.append(record)
         for record in reversed(made):
             if self._load_one(record):

@@ -30,7 +30,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.policy import AUTO
+from silomix.runtime.core.policy import AUTO, Server
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.lineage import Tensors
 from silomix.runtime.core.protocol.roundlog import Record, RoundLog, computed_digest, genesis
@@ -468,6 +468,25 @@ def test_a_silo_that_was_started_again_takes_no_old_model_for_what_a_later_sum_h
         now._load()
         assert (now.at, now.at_head) == (1 + abandoned, False)
         assert_same(now.model, OTHER)
+
+    followed(tmp_path, log, go)
+
+
+@pytest.mark.parametrize("computed", [1, 2])
+def test_a_silo_that_was_started_again_has_what_it_computed_of_a_round_that_left_the_model_as_it_was(
+    tmp_path: Path, computed: int
+) -> None:
+    """The server's state is kept by round, so that its file shows which rounds were computed here."""
+    f = federation(server=Server.MOMENTUM)
+    log = after(applied_log(f, model_digest(SCHEMA, OTHER)), OTHER)
+    state = Optimiser.of(f.policy).start(SCHEMA)
+
+    async def go(follower: Follower, _: Peers, node: SiloNode) -> None:
+        for record in log.records[1 : computed + 1]:
+            follower._write(record, OTHER, state)
+        now = Follower(node, log, SCHEMA)
+        now._load()
+        assert (now.at, now.at_head) == (computed, computed == 2)
 
     followed(tmp_path, log, go)
 
