@@ -20,7 +20,7 @@ from rich.table import Table
 from silomix.runtime.bench.rules import Vector
 from silomix.runtime.core.errors import UserError
 from silomix.runtime.core.policy import Policy
-from silomix.runtime.local import InProcess, create
+from silomix.runtime.local import InProcess, create, interrupt_on_sigterm
 from silomix.runtime.store.home import Home
 from silomix.runtime.terminal import console, say_json
 
@@ -33,6 +33,7 @@ def bench_disk(silos: int, parameters: int, hops: int, rounds: int, where: Path,
     """Print what a round takes with its state on a disk, and with it in memory."""
     if not MEMORY.is_dir():
         raise UserError(f"{MEMORY} is not there: without a file system in memory there is nothing to compare with")
+    interrupt_on_sigterm()
     progress = console(stderr=True, quiet=as_json)
     with _places(where) as places, progress.status("running rounds in turns"), _counted() as syncs:
         took, synced = asyncio.run(_take_turns(places, silos, parameters, hops, rounds, syncs))

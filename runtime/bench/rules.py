@@ -32,7 +32,7 @@ from silomix.runtime.core.protocol.messages import RoundKey
 from silomix.runtime.core.protocol.release import PadContext, check_agreed, check_ready
 from silomix.runtime.core.protocol.roundlog import Record, check_countersigned, check_record, countersign_digest
 from silomix.runtime.core.protocol.rules import check_manifest, layout
-from silomix.runtime.local import InProcess, create
+from silomix.runtime.local import InProcess, create, interrupt_on_sigterm
 from silomix.runtime.net.history import write_record, write_signatures, write_trail, write_transcript
 from silomix.runtime.net.wire import write_manifest, write_round_key
 from silomix.runtime.nodes.aggregator import AggregatorNode
@@ -95,6 +95,7 @@ class _Round:
 
 def bench_rules(silos: int, parameters: int, hops: int, precision: int, as_json: bool) -> int:
     """Print what each rule costs each role in a round."""
+    interrupt_on_sigterm()
     progress = console(stderr=True, quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="silomix-bench-") as directory, progress.status("running a round") as now:
         done = asyncio.run(_one_round(Path(directory) / "f", silos, parameters, hops, precision))

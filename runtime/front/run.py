@@ -394,8 +394,7 @@ def _done(
 def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on an event loop in a thread of its own, and cancel it if this thread is interrupted.
 
-    A notebook has a loop already, on which nothing can be waited for; and where nodes are on a loop, Ctrl-C would be
-    theirs.
+    A notebook has a loop already, on which nothing can be waited for.
     """
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
     done: Future[T] = Future()

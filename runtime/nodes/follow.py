@@ -100,9 +100,10 @@ class Follower:
                 await self._node.work(self._load)
             while self.at < self._log.round - 1:
                 await self._advance()
-            if self._own and self._told != self._log.head:
-                self._told = self._log.head
-                self._telling = self._node.spawn(self._confirm(self._told))
+            # Not the log's head: the machine may be adding records, in a thread, that nothing was computed for yet.
+            if self._own and self._told != (here := self._log.records[self.at].digest):
+                self._told = here
+                self._telling = self._node.spawn(self._confirm(here))
             if wanted and self._log.model != wanted:  # its round ended meanwhile: what is here is the next one
                 raise PeerFault(Reason.WRONG_MODEL, "the model of that round is over here", peer=self._aggregator)
             return self.model
@@ -298,7 +299,8 @@ class Follower:
     def _load(self) -> None:
         """Read the newest model that is here, and whole.
 
-        One that a round is said to have made, and an earlier one had, may be here from then: that shows nothing.
+        One that a round is said to have made, and an earlier one had, may be here from then: that shows nothing. The
+        server's state, where there is one, is kept by round.
         """
         sweep(self._directory.models)
         known, made = set[bytes](), list[Record]()
@@ -307,7 +309,7 @@ class Follower:
             if record.outcome is not Outcome.ABANDONED:
                 anew = record.model_after not in known
                 known.add(record.model_after)
-            if anew:
+            if anew or self._optimiser.slots:
                 made.append(record)
         for record in reversed(made):
             if self._load_one(record):

@@ -247,8 +247,9 @@ class Passage:
             elif kind == "chunk" and closed:
                 await self.take(frame.chunk)
             elif kind == "trailer":
-                end = await asyncio.to_thread(self.check_trailer, frame.trailer, sender, federation)
-                await self.trailed(*end)
+                async with self._taking:  # one end after the other: each is compared with those that came before
+                    end = await asyncio.to_thread(self.check_trailer, frame.trailer, sender, federation)
+                    await self.trailed(*end)
                 return self.came
             else:
                 raise PeerFault(Reason.WRONG_SEQUENCE, f"a {kind} out of turn", peer=sender)

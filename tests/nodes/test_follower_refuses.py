@@ -30,7 +30,7 @@ from silomix.runtime.core.errors import PeerFault, Reason
 from silomix.runtime.core.learning.bounds import bounds_of
 from silomix.runtime.core.learning.optimise import Optimiser
 from silomix.runtime.core.numbers.schema import Schema, TensorSpec
-from silomix.runtime.core.policy import AUTO
+from silomix.runtime.core.policy import AUTO, Server
 from silomix.runtime.core.protocol.federation import Federation
 from silomix.runtime.core.protocol.lineage import Tensors
 from silomix.runtime.core.protocol.roundlog import Record, RoundLog, computed_digest, genesis
@@ -412,6 +412,36 @@ def test_a_silo_that_was_started_again_goes_on_with_the_model_that_it_has_comput
     followed(tmp_path, log_of(told), go)
 
 
+class Growing(RoundLog):
+    """A log to which the machine, in its thread, adds a record just when somebody has seen how many there are."""
+
+    coming: list[Record]
+
+    @property
+    def round(self) -> int:
+        seen = len(self.records)
+        if seen == 2 and self.coming:
+            self.records.append(self.coming.pop())
+        return seen
+
+
+def test_a_silo_signs_for_what_it_has_computed_and_for_no_record_that_comes_in_meanwhile(tmp_path: Path) -> None:
+    told = story()
+    log = Growing(told.net.f, log_of(told).records)
+    log.coming = []
+
+    async def go(follower: Follower, peers: Peers, _: SiloNode) -> None:
+        kept(follower, told)
+        await follower._node.work(follower._load)
+        log.coming = [after(log_of(told), OTHER).records[-1]]
+        await follower.follow()
+        await follower.told()
+        assert len(log.records) == 3
+        assert [request.record_digest for _, request in peers.asked] == [told.record.digest]  # type: ignore[union-attr]
+
+    followed(tmp_path, log, go)
+
+
 def after(log: RoundLog, model: Tensors) -> RoundLog:
     """The log with one round more that was applied, after which the model is said to be this one."""
     m = manifest(log.federation, log.round, log=log)
@@ -438,6 +468,25 @@ def test_a_silo_that_was_started_again_takes_no_old_model_for_what_a_later_sum_h
         now._load()
         assert (now.at, now.at_head) == (1 + abandoned, False)
         assert_same(now.model, OTHER)
+
+    followed(tmp_path, log, go)
+
+
+@pytest.mark.parametrize("computed", [1, 2])
+def test_a_silo_that_was_started_again_has_what_it_computed_of_a_round_that_left_the_model_as_it_was(
+    tmp_path: Path, computed: int
+) -> None:
+    """The server's state is kept by round, so that its file shows which rounds were computed here."""
+    f = federation(server=Server.MOMENTUM)
+    log = after(applied_log(f, model_digest(SCHEMA, OTHER)), OTHER)
+    state = Optimiser.of(f.policy).start(SCHEMA)
+
+    async def go(follower: Follower, _: Peers, node: SiloNode) -> None:
+        for record in log.records[1 : computed + 1]:
+            follower._write(record, OTHER, state)
+        now = Follower(node, log, SCHEMA)
+        now._load()
+        assert (now.at, now.at_head) == (computed, computed == 2)
 
     followed(tmp_path, log, go)
 

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -214,6 +215,31 @@ def test_a_hop_that_signs_two_sums_of_an_attempt_is_named() -> None:
         return caught.value.verdict.culprit
 
     assert run(go) == "hop-1"
+
+
+def test_a_hop_that_signs_two_sums_of_an_attempt_is_named_also_if_both_come_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a sum is looked at in a thread: a second one that comes meanwhile has to wait for what was found."""
+    both = threading.Barrier(2, timeout=0.5)
+
+    def slowly(*about: Any) -> None:
+        with suppress(threading.BrokenBarrierError):  # nobody else looks at the same time
+            both.wait()
+        check_told_once(*about)
+
+    async def go(workers: ThreadPoolExecutor) -> list[str]:
+        frames, (m, _) = await sent(workers, CHECKED), settled(CHECKED)
+        passage = SumPassage(m, "hop-2", workers)
+        other = [Frame.FromString(frame.SerializeToString()) for frame in frames]
+        signed_anew(0, pad=secret("another").value)(other)
+        ends = [asyncio.ensure_future(take(passage, each, "hop-1", CHECKED)) for each in (frames, other)]
+        await asyncio.wait(ends)
+        faults = [end.exception() for end in ends]
+        return [fault.verdict.culprit for fault in faults if isinstance(fault, EquivocationError)]
+
+    monkeypatch.setattr(module, "check_told_once", slowly)
+    assert run(go) == ["hop-1"]
 
 
 def test_a_chunk_that_leaves_one_out_is_refused_before_anything_is_made_of_it() -> None:
