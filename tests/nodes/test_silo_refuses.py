@@ -164,12 +164,12 @@ def test_a_silo_does_not_end_on_the_aggregators_word_before_its_own_log_says_so(
     assert said(caplog, what) == 1
 
 
-def unchanged(f: Federation) -> News:
-    """The records of a first round that was applied, and is said to have left the model as it was."""
+def after_one(f: Federation, **changes: Any) -> News:
+    """The records of a first round that was applied."""
     log = begun(f)
     m = manifest(f, log=log)
     c = cohort(m, headers(m, f))
-    record = applied(log, m, ready(m, c), c.silos, model_after=log.model)
+    record = applied(log, m, ready(m, c), c.silos, **changes)
     return News(records=history_pb2.Records(records=write_batch([*log.records, record])))
 
 
@@ -183,6 +183,7 @@ def test_a_silo_ends_because_a_round_has_changed_nothing_only_if_it_has_seen_tha
 ) -> None:
     """Hops countersign whatever model a record names: a single false one would send every silo away."""
     f = federation(rounds=rounds)
+    unchanged = after_one(f, model_after=begun(f).model)
 
     async def go(node: SiloNode) -> None:
         async def follow(wanted: bytes = b"") -> Any:
@@ -195,8 +196,24 @@ def test_a_silo_ends_because_a_round_has_changed_nothing_only_if_it_has_seen_tha
             assert rejections(node, Reason.WRONG_ROUND) == (not ends)
 
     with nullcontext() if ends else pytest.raises(RuntimeError, match="it watches on"):
-        silo(tmp_path, go, f, Watch=[[unchanged(f), OVER], [RuntimeError("it watches on")]])
+        silo(tmp_path, go, f, Watch=[[unchanged, OVER], [RuntimeError("it watches on")]])
     assert said(caplog, "which this silo has not found") == (not ends)
+
+
+def test_a_silo_without_the_last_model_ends_all_the_same_where_too_many_hops_have_lied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = federation(rounds=4)
+    monkeypatch.setattr(RoundLog, "over", True)
+
+    async def go(node: SiloNode) -> None:
+        async def follow(wanted: bytes = b"") -> None:
+            node.follower.liar = "it named another model"
+
+        node.follower.follow = follow  # type: ignore[method-assign, assignment]
+        await node.main()
+
+    silo(tmp_path, go, f, Watch=[[after_one(f), OVER]])
 
 
 @pytest.mark.parametrize(("liar", "tries"), [("", 3), ("it lied", 1)], ids=["honest", "a liar"])
