@@ -35,7 +35,8 @@ FIRST, SECOND, LAST = "shuffler-1", "shuffler-2", "shuffler-3"
 WAIT_S = 90.0
 """Bound on everything that a drill waits for; nothing takes a tenth of it, but on a machine that is very busy."""
 PACE_S = 0.005
-QUIET_S = 0.03
+QUIET_S = 0.1
+"""Nodes that say nothing for so long have said what there was: on a busy machine 0.03 was too short now and then."""
 ROUNDS = 10_000
 """More than drills have, so that attacks can share a federation."""
 
